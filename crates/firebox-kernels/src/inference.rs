@@ -17,6 +17,7 @@ use crate::cpu::{self, Activation, MOST_POSITIONS, Norm, Products, Weight};
 use crate::device::{flex, is_flex};
 use crate::packed::packed;
 use crate::profile::kernel_span;
+use crate::strides::readable;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -290,7 +291,7 @@ impl Dense {
     fn values(self) -> Values<2> {
         let sizes = self.sizes();
         let bias = self.bias.map(|bias| flex(bias).to_contiguous());
-        Values { first: flex(self.weight).to_contiguous(), second: bias, sizes }
+        Values { first: readable(flex(self.weight)), second: bias, sizes }
     }
 }
 
@@ -305,7 +306,7 @@ impl Values<2> {
     /// For products with so many rows.
     fn packed(&self, products: Products, rows: usize) -> Weight<'_> {
         let bias = self.second.as_ref().map(|bias| bias.storage::<f32>());
-        Weight::new(packed(products, rows, &self.first, self.sizes), bias)
+        Weight::new(packed(products, rows, &self.first), bias)
     }
 }
 

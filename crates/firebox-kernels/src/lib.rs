@@ -12,9 +12,12 @@
 //! and dropout of the probabilities, of which no more than a tile exists at any time;
 //! [`self_attention_masked`] and [`attention_masked`] take masks in place of lengths, for padding on the
 //! left and gaps. [`gelu()`], [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands
-//! between the linear layers of a Transformer, each as one pass. [`linear_add`] and [`feed_forward_add`]
-//! are these layers with what follows them, which is computed while a part of a product lies in the
-//! cache, forward and back.
+//! between the linear layers of a Transformer, each as one pass. [`linear_activated`], [`linear_add`] and
+//! [`feed_forward_add`] are these layers with what follows them, which is computed while a part of a product lies in the
+//! cache, the last two forward and back.
+//!
+//! [`batched_product`] multiplies matrices in pairs, in f32 or of operands in bf16, transposed ones and parts of others where
+//! they lie: many small pairs each on one thread, few large ones each on all.
 //!
 //! [`conv1d`] takes sequences with their channels side by side, makes no matrix of windows, and draws
 //! [`GaussianNoise`] on its input while it reads it. [`BatchNorm`] goes through memory once for what
@@ -133,8 +136,10 @@
 //! assert_eq!(state.hidden.dims(), [2, 8, 32]); // last valid step of each direction
 //! ```
 
+mod activated;
 mod attention;
 mod batch_norm;
+mod batched;
 mod conv;
 mod cpu;
 #[cfg(feature = "cube")]
@@ -169,11 +174,14 @@ mod recompute;
 mod residual;
 mod rounded;
 mod row_noise;
+mod strides;
 
+pub use activated::linear_activated;
 pub use attention::{
     Attention, attention, attention_masked, self_attention, self_attention_masked,
 };
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
+pub use batched::batched_product;
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{
     Activation, CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers,

@@ -11,18 +11,20 @@ use burn::nn::Linear;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Precision;
 
-use crate::cpu::{self, CpuKernels, Products, Weight};
+use crate::cpu::{self, CpuKernels, Matrix, Products, Weight};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::operands::{alike, operand, types};
 use crate::packed::{keeps, packed};
 use crate::products::product;
 use crate::profile::kernel_span;
 use crate::rounded::{halved, rounded};
+use crate::strides::{matrix, readable};
 
 type Primitive = FloatTensor<Flex>;
 
 /// `x · weight + bias`, as [`Linear::forward`] computes it. On Burn's CPU backend in f32 its results
-/// and gradients are written where they stay, by all threads.
+/// and gradients are written where they stay, by all threads, and a transposed input or weight, or a part of another, is
+/// read where it lies, as long as its rows or its columns are each in one piece.
 ///
 /// # Shapes
 /// - x: `[rows, input]`; flatten other axes into the rows first, or the gradient of the weight is
@@ -69,8 +71,8 @@ pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2
         let bias = bias.map(|bias| flex(bias).to_contiguous());
         return Tensor::from_primitive::<Flex>(run(
             sizes,
-            &flex(x).to_contiguous(),
-            &flex(weight).to_contiguous(),
+            &readable(flex(x)),
+            &readable(flex(weight)),
             bias.as_ref(),
             keeps(),
         ));
@@ -80,7 +82,7 @@ pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2
     let tensors = [flex_in_graph(x), flex_in_graph(weight), flex_in_graph(bias)];
     let [(x, x_guard), (weight, weight_guard), (bias, bias_guard)] =
         tensors.map(|tensor| tensor.into_parts());
-    let [x, weight, bias] = [x, weight, bias].map(|tensor| tensor.to_contiguous());
+    let ([x, weight], bias) = ([x, weight].map(readable), bias.to_contiguous());
     let prepared = Applied
         .prepare::<NoCheckpointing>([x_guard, weight_guard, bias_guard])
         .compute_bound()
@@ -94,7 +96,7 @@ pub fn linear_in(precision: Precision, x: Tensor<2>, layer: &Linear) -> Tensor<2
 
 /// Refuses an input and parameters that do not go together.
 #[track_caller]
-fn check(x: &Tensor<2>, weight: &Tensor<2>, bias: Option<&Tensor<1>>) {
+pub(crate) fn check(x: &Tensor<2>, weight: &Tensor<2>, bias: Option<&Tensor<1>>) {
     let own = bias.map(|bias| operand("bias", bias));
     let operands = [operand("input", x), operand("weight", weight)].into_iter().chain(own);
     alike("a linear layer", operands.clone());
@@ -131,7 +133,11 @@ fn composed(
 }
 
 /// A product whose operands are rounded, and whose result has the type that they came in.
-fn matmul(precision: Precision, left: Tensor<2>, right: Tensor<2>) -> Tensor<2> {
+pub(crate) fn matmul<const D: usize>(
+    precision: Precision,
+    left: Tensor<D>,
+    right: Tensor<D>,
+) -> Tensor<D> {
     let narrow = match precision {
         Precision::Bf16 => DType::BF16,
         Precision::F16 => DType::F16,
@@ -169,10 +175,10 @@ fn run(
         rows * (input + output) + input * output,
         products.bf16
     );
-    let x = x.storage::<f32>();
+    let x = matrix(x);
     let y = match keep {
-        true => Weight::new(packed(products, rows, weight, [input, output]), bias).product(x),
-        false => sizes.forward(x, weight.storage::<f32>(), bias),
+        true => Weight::new(packed(products, rows, weight), bias).product(x),
+        false => sizes.forward(x, matrix(weight), bias),
     };
     Primitive::from_data(TensorData::new(y, [rows, output]))
 }
@@ -187,7 +193,7 @@ impl Backward<Flex, 3> for Applied {
         let d = grads.consume::<Flex>(&ops.node).to_contiguous();
         let d = d.storage::<f32>();
         let Tape { sizes, x, weight } = ops.state;
-        let operands = [x.storage::<f32>(), weight.storage::<f32>()];
+        let operands = [matrix(&x), matrix(&weight)];
         let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
         gradients(grads, sizes, operands, d, parents);
     }
@@ -198,7 +204,7 @@ impl Backward<Flex, 3> for Applied {
 pub(crate) fn gradients(
     grads: &mut Gradients,
     sizes: cpu::Linear,
-    [x, weight]: [&[f32]; 2],
+    [x, weight]: [Matrix<'_>; 2],
     d: &[f32],
     [to_x, to_weight, to_bias]: [Option<NodeId>; 3],
 ) {

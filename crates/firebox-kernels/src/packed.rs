@@ -7,6 +7,7 @@ use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 
 use crate::cpu::{Panels, Products};
+use crate::strides::matrix;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -40,7 +41,6 @@ pub struct KeptWeights {
 struct Entry {
     /// What was packed: as long as it is held, nobody writes to it, and nothing else has its address.
     weight: Primitive,
-    sizes: [usize; 2],
     panels: Arc<Panels>,
 }
 
@@ -73,7 +73,7 @@ impl KeptWeights {
 
 impl std::fmt::Debug for Entry {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{:?}", self.sizes)
+        write!(formatter, "{:?}", self.weight.layout())
     }
 }
 
@@ -82,28 +82,23 @@ pub(crate) fn keeps() -> bool {
     USED.with_borrow(|used| !used.is_empty())
 }
 
-/// A weight of `[input, output]`, which lies in order, packed for products with so many rows.
-pub(crate) fn packed(
-    products: Products,
-    rows: usize,
-    weight: &Primitive,
-    sizes: [usize; 2],
-) -> Arc<Panels> {
-    let pack = || products.panels(rows, weight.storage::<f32>(), sizes);
+/// A weight of `[input, output]` that is [`readable`](crate::strides::readable), packed for products with so many rows.
+pub(crate) fn packed(products: Products, rows: usize, weight: &Primitive) -> Arc<Panels> {
+    let pack = || products.panels(rows, matrix(weight));
     // What was copied into order has an address of its own each time.
     let used = USED.with_borrow(|used| used.last().cloned()).filter(|_| !weight.is_unique());
     let Some(KeptWeights { entries }) = used else { return Arc::new(pack()) };
     let address = |weight: &Primitive| weight.storage::<f32>().as_ptr();
     let same = |entry: &&Entry| {
         address(&entry.weight) == address(weight)
-            && entry.sizes == sizes
+            && entry.weight.layout() == weight.layout()
             && entry.panels.fit(products, rows)
     };
     let locked = || entries.lock().unwrap_or_else(PoisonError::into_inner);
     let found = locked().iter().find(same).map(|entry| Arc::clone(&entry.panels));
     found.unwrap_or_else(|| {
         let panels = Arc::new(pack().kept());
-        locked().push(Entry { weight: weight.clone(), sizes, panels: Arc::clone(&panels) });
+        locked().push(Entry { weight: weight.clone(), panels: Arc::clone(&panels) });
         panels
     })
 }
@@ -193,19 +188,27 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_that_was_copied_into_order_is_not_kept() {
+    fn a_transposed_weight_is_kept_and_one_that_was_copied_into_order_is_not() {
         let device = Device::flex();
         let mut layer = init_linear(Stream::new(2, "kept"), 40, 60, &device);
-        let turned = layer.weight.val().swap_dims(0, 1).reshape([40, 60]).swap_dims(0, 1);
-        layer.weight = Param::from_tensor(turned);
         layer.bias = None;
-        let x = uniform(Stream::new(3, "kept"), [64, 60], -1.0, 1.0, &device);
-        let cold = bits(linear_in(Precision::F32, x.clone(), &layer));
-        let kept = KeptWeights::new();
-        for _ in 0..3 {
-            let found = kept.during(|| bits(linear_in(Precision::F32, x.clone(), &layer)));
-            assert_eq!(found, cold);
+        let weight = layer.weight.val().reshape([60, 40]);
+        let x = uniform(Stream::new(3, "kept"), [64, 40], -1.0, 1.0, &device);
+        for (weight, count) in [(weight.clone().transpose(), 1), (weight.transpose().flip([1]), 0)]
+        {
+            layer.weight = Param::from_tensor(weight.clone());
+            let cold = bits(linear_in(Precision::F32, x.clone(), &layer));
+            let kept = KeptWeights::new();
+            for _ in 0..3 {
+                let found = kept.during(|| bits(linear_in(Precision::F32, x.clone(), &layer)));
+                assert_eq!(found, cold);
+            }
+            assert_eq!(entries(&kept), count);
+            // The same memory in another order, or a part of it, is another weight.
+            layer.weight = Param::from_tensor(weight.narrow(1, 3, 50));
+            let narrow = kept.during(|| bits(linear_in(Precision::F32, x.clone(), &layer)));
+            let part = cold.chunks(60).flat_map(|row| &row[3..53]).copied();
+            assert_eq!(narrow, part.collect::<Vec<_>>());
         }
-        assert_eq!(entries(&kept), 0);
     }
 }

@@ -105,6 +105,9 @@ impl F32Products {
 /// `left · right`, with their axes before the last two broadcast, in the type of both. Of f32 on a GPU as exact as
 /// this precision and thread have it.
 ///
+/// On a CPU it is Burn's own product. [`batched_product`](crate::batched_product()) has a kernel there, and rounds its
+/// operands where the precision says so.
+///
 /// # Shapes
 /// - left: `[..., rows, inner]`
 /// - right: `[..., inner, columns]`
@@ -118,14 +121,7 @@ pub fn product<const D: usize>(
     left: Tensor<D>,
     right: Tensor<D>,
 ) -> Tensor<D> {
-    let operands = [operand("left", &left), operand("right", &right)];
-    alike("a product", operands);
-    assert!(
-        fits(&left.dims(), &right.dims()),
-        "a product of {}: the left ([..., rows, inner]) must be as wide as the right ([..., inner, columns]) is high, \
-         and axes before these as long in both, or 1 in one",
-        listed(operands)
-    );
+    check("a product", &left, &right);
     #[cfg(feature = "cube")]
     {
         let way = F32Products::of(precision);
@@ -139,6 +135,19 @@ pub fn product<const D: usize>(
     }
     let _ = precision;
     left.matmul(right)
+}
+
+/// Refuses operands of a product that do not go together.
+#[track_caller]
+pub(crate) fn check<const D: usize>(operation: &str, left: &Tensor<D>, right: &Tensor<D>) {
+    let operands = [operand("left", left), operand("right", right)];
+    alike(operation, operands);
+    assert!(
+        fits(&left.dims(), &right.dims()),
+        "{operation} of {}: the left ([..., rows, inner]) must be as wide as the right ([..., inner, columns]) is high, \
+         and axes before these as long in both, or 1 in one",
+        listed(operands)
+    );
 }
 
 /// Whether matrices of these shapes can be multiplied.

@@ -13,13 +13,14 @@ use burn::nn::Linear;
 use burn::tensor::{Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 
-use crate::cpu::{self, Activation, Before, Mask, Products};
+use crate::cpu::{self, Activation, Before, Mask, Matrix, Products};
 use crate::device::{flex_in_graph, is_flex};
 use crate::dropout::{check, relu_dropout};
 use crate::gelu::{dropout_add, gelu_dropout, mask};
 use crate::linear::{gradients, linear_in, register, span};
 use crate::operands::{alike, listed, operand};
 use crate::profile::kernel_span;
+use crate::strides::{matrix, readable};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -86,19 +87,19 @@ pub fn feed_forward_add(residual: Tensor<2>, x: Tensor<2>, network: &FeedForward
     ];
     let [residual, x, weight1, bias1, weight2, bias2] = tensors.map(|tensor| tensor.into_parts());
     let guards = [residual.1, x.1, weight1.1, bias1.1, weight2.1, bias2.1];
-    let [residual, x, weight1, bias1, weight2, bias2] =
-        [residual.0, x.0, weight1.0, bias1.0, weight2.0, bias2.0].map(|one| one.to_contiguous());
+    let [residual, bias1, bias2] = [residual.0, bias1.0, bias2.0].map(|one| one.to_contiguous());
+    let [x, weight1, weight2] = [x.0, weight1.0, weight2.0].map(readable);
     let prepared = Fed.prepare::<NoCheckpointing>(guards).compute_bound().stateful();
     let (between, before) = sizes[0].activated(
-        x.storage::<f32>(),
-        weight1.storage::<f32>(),
+        matrix(&x),
+        matrix(&weight1),
         Some(bias1.storage::<f32>()),
         activation,
         masks[0],
     );
     let y = sizes[1].added(
-        &between,
-        weight2.storage::<f32>(),
+        Matrix::new(&between, rows, sizes[1].input),
+        matrix(&weight2),
         Some(bias2.storage::<f32>()),
         masks[1],
         residual.storage::<f32>(),
@@ -188,12 +189,12 @@ pub fn linear_add(
         [flex_in_graph(residual), flex_in_graph(x), flex_in_graph(weight), flex_in_graph(bias)];
     let [residual, x, weight, bias] = tensors.map(|tensor| tensor.into_parts());
     let guards = [residual.1, x.1, weight.1, bias.1];
-    let [residual, x, weight, bias] =
-        [residual.0, x.0, weight.0, bias.0].map(|one| one.to_contiguous());
+    let [residual, bias] = [residual.0, bias.0].map(|one| one.to_contiguous());
+    let [x, weight] = [x.0, weight.0].map(readable);
     let prepared = Added.prepare::<NoCheckpointing>(guards).compute_bound().stateful();
     let y = sizes.added(
-        x.storage::<f32>(),
-        weight.storage::<f32>(),
+        matrix(&x),
+        matrix(&weight),
         Some(bias.storage::<f32>()),
         mask,
         residual.storage::<f32>(),
@@ -206,16 +207,16 @@ pub fn linear_add(
 }
 
 /// A linear layer that the CPU kernels compute with what follows it.
-struct Half {
-    sizes: cpu::Linear,
-    weight: Tensor<2>,
-    bias: Tensor<1>,
+pub(crate) struct Half {
+    pub(crate) sizes: cpu::Linear,
+    pub(crate) weight: Tensor<2>,
+    pub(crate) bias: Tensor<1>,
 }
 
 impl Half {
     /// Of a layer that some rows go into; `None` where the operations one by one are taken: where no gradient
     /// is wanted of anything, without a bias, and in f16, whose operands are rounded one by one.
-    fn new(
+    pub(crate) fn new(
         precision: Precision,
         x: &Tensor<2>,
         layer: &Linear,
@@ -267,7 +268,7 @@ impl Backward<Flex, 4> for Added {
         let dy = dropped(sizes, mask, &d);
         let dy = dy.as_ref().unwrap_or(&d);
         register(grads, to_residual, || d.clone());
-        let operands = [x.storage::<f32>(), weight.storage::<f32>()];
+        let operands = [matrix(&x), matrix(&weight)];
         gradients(grads, sizes, operands, dy.storage::<f32>(), [to_x, to_weight, to_bias]);
     }
 }
@@ -300,7 +301,7 @@ impl Backward<Flex, 6> for Fed {
         let d_between = first.then(|| {
             let _span = span(two, 1);
             two.activated_input_gradient(
-                weights[1].storage::<f32>(),
+                matrix(&weights[1]),
                 dy.storage::<f32>(),
                 &between,
                 &before,
@@ -308,12 +309,12 @@ impl Backward<Flex, 6> for Fed {
             )
         });
         drop(before);
-        let operands = [between.as_slice(), weights[1].storage::<f32>()];
+        let operands = [Matrix::new(&between, two.rows, two.input), matrix(&weights[1])];
         gradients(grads, two, operands, dy.storage::<f32>(), [None, to_weight2, to_bias2]);
         drop(between);
         register(grads, to_residual, || d.clone());
         let Some(d_between) = d_between else { return };
-        let operands = [x.storage::<f32>(), weights[0].storage::<f32>()];
+        let operands = [matrix(&x), matrix(&weights[0])];
         gradients(grads, one, operands, &d_between, [to_x, to_weight1, to_bias1]);
     }
 }

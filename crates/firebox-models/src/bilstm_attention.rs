@@ -18,7 +18,7 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::activation::softmax;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, linear_in, relu_dropout};
+use firebox_kernels::{Activation, Lstm, LstmConfig, init_linear, linear_activated, linear_in};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
@@ -176,10 +176,11 @@ impl BiLstmAttention {
     ) -> Tensor<2> {
         let encoded = self.encode(input, lengths, dropout.map(|stream| stream.substream(0)));
         let context = self.attend(encoded, lengths);
-        let hidden = linear_in(self.precision, context, &self.head.hidden);
         let stream = dropout.map(|stream| stream.substream(1));
-        let hidden = relu_dropout(hidden, self.config.dropout, stream);
-        linear_in(self.precision, hidden, &self.head.output)
+        let (precision, head, dropout) = (self.precision, &self.head, self.config.dropout);
+        let hidden =
+            linear_activated(precision, context, &head.hidden, Activation::Relu, dropout, stream);
+        linear_in(precision, hidden, &head.output)
     }
 
     /// The mean of the valid steps by their attention, `[batch, time, width]` → `[batch, width]`.

@@ -16,8 +16,8 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Activation, Lstm, LstmConfig, feed_forward, init_linear, layer_norm, linear_in, normal,
-    relu_dropout,
+    Activation, Lstm, LstmConfig, feed_forward, init_linear, layer_norm, linear_activated,
+    linear_in, normal,
 };
 use serde::{Deserialize, Serialize};
 
@@ -192,8 +192,8 @@ impl BiLstmMae {
             Some(_) => None,
         };
         let rows = at_once.unwrap_or_else(|| {
-            let rows = linear_in(precision, rows, hidden);
-            let rows = relu_dropout(rows, self.config.dropout, stream);
+            let (activation, dropout) = (Activation::Relu, self.config.dropout);
+            let rows = linear_activated(precision, rows, hidden, activation, dropout, stream);
             linear_in(precision, rows, output)
         });
         let [_, channels] = rows.dims();

@@ -15,7 +15,7 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Attention, init_linear, linear_in, relu_dropout};
+use firebox_kernels::{Activation, Attention, init_linear, linear_activated, linear_in};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
@@ -261,8 +261,8 @@ impl<E: Encoder> Classify for Classifier<E> {
         let hidden = match &self.head.hidden {
             None => pooled,
             Some(hidden) => {
-                let hidden = linear_in(self.precision, pooled, hidden);
-                relu_dropout(hidden, self.config.dropout, stream(2))
+                let (activation, dropout) = (Activation::Relu, self.config.dropout);
+                linear_activated(self.precision, pooled, hidden, activation, dropout, stream(2))
             }
         };
         linear_in(self.precision, hidden, &self.head.output)

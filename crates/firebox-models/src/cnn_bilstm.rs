@@ -21,8 +21,8 @@ use burn::nn::conv::Conv1d;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    BatchNorm, BatchNormConfig, GaussianNoise, Lstm, LstmConfig, NormEpilogue, conv1d, init_conv1d,
-    init_linear, linear_in, relu_dropout,
+    Activation, BatchNorm, BatchNormConfig, GaussianNoise, Lstm, LstmConfig, NormEpilogue, conv1d,
+    init_conv1d, init_linear, linear_activated, linear_in, relu_dropout,
 };
 use serde::{Deserialize, Serialize};
 
@@ -306,15 +306,17 @@ impl CnnBiLstm {
         let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
         let x = lstm_outputs(&self.lstm, self.recomputed, x, lengths.as_deref(), stream(0));
         let [_, _, width] = x.dims();
-        let rows = linear_in(self.precision, x.reshape([batch * time, width]), &self.head);
+        let rows = x.reshape([batch * time, width]);
+        let (head, precision, dropout) = (&self.head, self.precision, self.config.head_dropout);
         let rows = match &self.head_norm {
             Some(norm) => {
+                let rows = linear_in(precision, rows, head);
                 let rows = norm.forward(rows.reshape([batch, time, self.config.head]));
-                rows.reshape([batch * time, self.config.head])
+                let rows = rows.reshape([batch * time, self.config.head]);
+                relu_dropout(rows, dropout, stream(1))
             }
-            None => rows,
+            None => linear_activated(precision, rows, head, Activation::Relu, dropout, stream(1)),
         };
-        let rows = relu_dropout(rows, self.config.head_dropout, stream(1));
         let encoding = rows.reshape([batch, time, self.config.head]);
         (without_padding(encoding, lengths.as_deref()), lengths)
     }

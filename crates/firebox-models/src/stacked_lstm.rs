@@ -15,7 +15,9 @@ use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Lstm, LstmConfig, init_linear, linear_in, recomputed, relu_dropout};
+use firebox_kernels::{
+    Activation, Lstm, LstmConfig, init_linear, linear_activated, linear_in, recomputed,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Encoder, ModelError};
@@ -174,9 +176,10 @@ impl StackedLstm {
             Some(statics) => Tensor::cat(vec![last, statics], 1),
             None => last,
         };
-        let dense = linear_in(self.precision, features, &self.dense);
-        let dense = relu_dropout(dense, self.config.dropout, dropout);
-        linear_in(self.precision, dense, &self.output)
+        let (precision, rate) = (self.precision, self.config.dropout);
+        let dense =
+            linear_activated(precision, features, &self.dense, Activation::Relu, rate, dropout);
+        linear_in(precision, dense, &self.output)
     }
 
     /// What some of the layers, one above the other, give for each step: `[batch, time, hidden]`.

@@ -13,7 +13,7 @@ use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{init_linear, linear_in, normal, relu_dropout};
+use firebox_kernels::{init_linear, linear_activated, linear_in, normal};
 use serde::{Deserialize, Serialize};
 
 use crate::encoder::without_padding;
@@ -214,8 +214,10 @@ impl Transformer {
         dropout: Option<Stream>,
     ) -> Tensor<2> {
         let pooled = mean_of_valid(self.encode(input, lengths, dropout), lengths);
-        let hidden = linear_in(self.precision, pooled, &self.head.hidden);
-        linear_in(self.precision, relu_dropout(hidden, 0.0, None), &self.head.output)
+        let (precision, head) = (self.precision, &self.head);
+        let rectifier = firebox_kernels::Activation::Relu;
+        let hidden = linear_activated(precision, pooled, &head.hidden, rectifier, 0.0, None);
+        linear_in(precision, hidden, &head.output)
     }
 }
 

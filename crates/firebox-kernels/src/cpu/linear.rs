@@ -1,4 +1,5 @@
-//! A linear layer on rows of numbers, forward and backward, into memory of our own.
+//! A linear layer on rows of numbers, forward and backward, into memory of our own. Inputs and weights are read where
+//! they lie, transposed ones, too.
 
 use std::mem::MaybeUninit;
 
@@ -28,27 +29,27 @@ pub(crate) enum Before {
 }
 
 impl Linear {
-    /// `y = x · weight + bias` for `x` of `[rows, input]` and a weight of `[input, output]`.
-    pub(crate) fn forward(self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let x = Matrix::new(x, self.rows, self.input);
-        self.products.product(x, Matrix::new(weight, self.input, self.output), bias)
+    /// `y = x · weight + bias` for `x` of `[rows, input]` and a weight of `[input, output]`, in all of these.
+    pub(crate) fn forward(
+        self,
+        x: Matrix<'_>,
+        weight: Matrix<'_>,
+        bias: Option<&[f32]>,
+    ) -> Vec<f32> {
+        self.products.product(x, weight, bias)
     }
 
     /// `activation(x · weight + bias) · mask`, and what its gradient is computed from.
     pub(crate) fn activated(
         self,
-        x: &[f32],
-        weight: &[f32],
+        x: Matrix<'_>,
+        weight: Matrix<'_>,
         bias: Option<&[f32]>,
         activation: Activation,
         mask: Option<Mask>,
     ) -> (Vec<f32>, Before) {
         let kernels = self.products.kernels;
-        let product = |after: After<'_>| {
-            let x = Matrix::new(x, self.rows, self.input);
-            let weight = Matrix::new(weight, self.input, self.output);
-            self.products.product_then(x, weight, bias, Some(after))
-        };
+        let product = |after: After<'_>| self.products.product_then(x, weight, bias, Some(after));
         match activation {
             Activation::Relu => {
                 let y = product(&|first, part| relu_part(kernels, mask, first, part));
@@ -73,16 +74,14 @@ impl Linear {
     /// `(x · weight + bias) · mask + addend`, the addend of the result's shape.
     pub(crate) fn added(
         self,
-        x: &[f32],
-        weight: &[f32],
+        x: Matrix<'_>,
+        weight: Matrix<'_>,
         bias: Option<&[f32]>,
         mask: Option<Mask>,
         addend: &[f32],
     ) -> Vec<f32> {
         assert_eq!(addend.len(), self.rows * self.output, "a number for each");
         let kernels = self.products.kernels;
-        let x = Matrix::new(x, self.rows, self.input);
-        let weight = Matrix::new(weight, self.input, self.output);
         let add = |first: usize, part: &mut [f32]| {
             dropout_add_part(kernels, mask, first, addend, part);
         };
@@ -93,7 +92,7 @@ impl Linear {
     /// `(dy · weightᵀ) · mask · activation'`.
     pub(crate) fn activated_input_gradient(
         self,
-        weight: &[f32],
+        weight: Matrix<'_>,
         dy: &[f32],
         y: &[f32],
         before: &Before,
@@ -101,25 +100,23 @@ impl Linear {
     ) -> Vec<f32> {
         assert_eq!(y.len(), self.rows * self.input, "a number for each");
         let kernels = self.products.kernels;
-        let weight = Matrix::new(weight, self.input, self.output).transposed();
         let dy = Matrix::new(dy, self.rows, self.output);
         let bend = |first: usize, part: &mut [f32]| match before {
             Before::Result => relu_part_backward(mask, &y[first..][..part.len()], part),
             Before::Numbers(x) => gelu_part_backward(kernels, mask, first, x, part),
         };
-        self.products.product_then(dy, weight, None, Some(&bend))
+        self.products.product_then(dy, weight.transposed(), None, Some(&bend))
     }
 
     /// `dx = dy · weightᵀ`
-    pub(crate) fn input_gradient(self, weight: &[f32], dy: &[f32]) -> Vec<f32> {
-        let weight = Matrix::new(weight, self.input, self.output).transposed();
-        self.products.product(Matrix::new(dy, self.rows, self.output), weight, None)
+    pub(crate) fn input_gradient(self, weight: Matrix<'_>, dy: &[f32]) -> Vec<f32> {
+        self.products.product(Matrix::new(dy, self.rows, self.output), weight.transposed(), None)
     }
 
     /// `dweight = xᵀ · dy`
-    pub(crate) fn weight_gradient(self, x: &[f32], dy: &[f32]) -> Vec<f32> {
+    pub(crate) fn weight_gradient(self, x: Matrix<'_>, dy: &[f32]) -> Vec<f32> {
         let Self { products, rows, input, output } = self;
-        let (x, dy) = (Matrix::new(x, rows, input), Matrix::new(dy, rows, output));
+        let dy = Matrix::new(dy, rows, output);
         if 4 * output >= input {
             return products.product(x.transposed(), dy, None);
         }

@@ -77,7 +77,7 @@ pub(crate) use norm::{
 pub(crate) use plan::{Plan, Sizes};
 pub use pool::{buffer_bytes, release_buffers};
 pub use product::Activation;
-pub(crate) use product::{Panels, Products, Weight};
+pub(crate) use product::{Matrices, Matrix, Panels, Products, Weight, distances};
 pub(crate) use round::{Narrow, round};
 pub(crate) use sweep::{AdamW, AdamWWork, AddWork, Prepare, Sgd, SgdWork, squares, sweep};
 

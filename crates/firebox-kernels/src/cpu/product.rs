@@ -11,6 +11,8 @@
 //! instructions for it.
 
 mod ahead;
+mod batch;
+mod matrix;
 mod pack;
 mod part;
 mod tile;
@@ -19,6 +21,7 @@ mod weight;
 use firebox_core::Precision;
 use rayon::prelude::*;
 
+pub(crate) use self::matrix::{Matrices, Matrix, distances};
 pub(super) use self::pack::{group, pack_row, words};
 pub use self::part::Activation;
 use self::part::{Left, Out, PANEL, Rectangle, Right, TILE, Task, multiply_part};
@@ -44,39 +47,6 @@ const SHARED: usize = 3;
 
 /// Products of fewer multiplications run on the calling thread: waking another one costs more.
 const SERIAL: usize = 1 << 17;
-
-/// A matrix by rows and columns, with the distance between two of each: one of them is 1.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix<'a> {
-    values: &'a [f32],
-    rows: usize,
-    columns: usize,
-    row_stride: usize,
-    column_stride: usize,
-}
-
-impl<'a> Matrix<'a> {
-    /// `[rows, columns]`, row-major.
-    pub(crate) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
-        assert_eq!(values.len(), rows * columns, "a matrix of {rows} × {columns}");
-        Self { values, rows, columns, row_stride: columns, column_stride: 1 }
-    }
-
-    pub(crate) fn transposed(self) -> Self {
-        Self {
-            rows: self.columns,
-            columns: self.rows,
-            row_stride: self.column_stride,
-            column_stride: self.row_stride,
-            ..self
-        }
-    }
-
-    /// A pointer to the number at a row and a column, which may lie one behind the last.
-    fn at(&self, row: usize, column: usize) -> *const f32 {
-        self.values.as_ptr().wrapping_add(row * self.row_stride + column * self.column_stride)
-    }
-}
 
 /// Rows, inner size and columns from which on f32 is faster in pieces, in the tiles of AMX: packing takes
 /// longer than in f32, and tiles are not filled by fewer.

@@ -14,11 +14,12 @@ use firebox_kernels::{
     Activation, Attention, BatchNormConfig, BinaryCrossEntropy, Clip, CpuKernels, CrossEntropy,
     DenseLayer, DeviceStep, EncoderParameters, EncoderSettings, FeedForward, GruConfig, LossError,
     LstmConfig, LstmState, MeanLoss, ParameterUpdate, StepState, UpdateRule, add_row_noise,
-    add_scaled, approach, approach_on_device, attention, attention_masked, binary_cross_entropy,
-    conv1d, conv1d_channels_first, cross_entropy, dense_layers, dropout, dropout_add, embedding,
-    encoder_layer, feed_forward, feed_forward_add, gelu_dropout, huber, indicator, init_conv1d,
-    layer_norm, linear, linear_add, linear_in, max_pool1d, product, relu_dropout, self_attention,
-    self_attention_masked, squared_error, update_on_device, update_parameters,
+    add_scaled, approach, approach_on_device, attention, attention_masked, batched_product,
+    binary_cross_entropy, conv1d, conv1d_channels_first, cross_entropy, dense_layers, dropout,
+    dropout_add, embedding, encoder_layer, feed_forward, feed_forward_add, gelu_dropout, huber,
+    indicator, init_conv1d, layer_norm, linear, linear_activated, linear_add, linear_in,
+    max_pool1d, product, relu_dropout, self_attention, self_attention_masked, squared_error,
+    update_on_device, update_parameters,
 };
 
 /// A call that is refused, and what its message holds.
@@ -79,6 +80,10 @@ fn feed_add(residual: Tensor<2>, x: Tensor<2>) {
         streams: [None; 2],
     };
     feed_forward_add(residual, x, &network);
+}
+
+fn activated(x: Tensor<2>, dropout: f64) {
+    linear_activated(Precision::F32, x, &dense([4, 3], 3), Activation::Relu, dropout, None);
 }
 
 fn lstm(input: Tensor<3>, state: Option<Tensor<3>>) {
@@ -149,6 +154,11 @@ fn types() -> Vec<Case> {
         case(
             "linear_in",
             || drop(linear_in(Precision::Bf16, half([2, 4]), &dense([4, 3], 3))),
+            &["a linear layer", ONE, "input [2, 4] in F16", "weight [4, 3] in F32"],
+        ),
+        case(
+            "linear_activated",
+            || activated(half([2, 4]), 0.0),
             &["a linear layer", ONE, "input [2, 4] in F16", "weight [4, 3] in F32"],
         ),
         case(
@@ -223,6 +233,11 @@ fn types() -> Vec<Case> {
                 conv1d_channels_first(half([2, 4, 5]), &layer, Precision::F32);
             },
             &["a convolution", ONE, "in F16", "weight [8, 4, 3] in F32"],
+        ),
+        case(
+            "batched_product",
+            || drop(batched_product(Precision::Bf16, half([2, 3, 4]), zeros([2, 4, 3]))),
+            &["a batched product", ONE, "left [2, 3, 4] in F16", "right [2, 4, 3] in F32"],
         ),
         case(
             "product",
@@ -305,6 +320,21 @@ fn shapes() -> Vec<Case> {
             "linear_in",
             || drop(linear_in(Precision::Bf16, half([2, 5]), &dense([5, 3], 3))),
             &["linear layer", "input [2, 5] in F16", "weight [5, 3] in F32"],
+        ),
+        case(
+            "linear_activated",
+            || activated(zeros([2, 5]), 0.0),
+            &[
+                "linear layer",
+                "[2, 5] ([rows, input])",
+                "[4, 3] ([input, output])",
+                "weight in F32",
+            ],
+        ),
+        case(
+            "linear_activated",
+            || activated(zeros([2, 4]), 1.5),
+            &["dropout probability 1.5", "x [2, 4] in F32"],
         ),
         case(
             "linear_add",
@@ -446,6 +476,16 @@ fn shapes() -> Vec<Case> {
                 in_kernels(|| embedding(&table, indices, None));
             },
             &["the index 4 names no row", "(indices [2, 5] in I64, table [4, 3] in F32)"],
+        ),
+        case(
+            "batched_product",
+            || drop(batched_product(Precision::F32, zeros([2, 3, 4]), zeros([2, 5, 3]))),
+            &["a batched product of left [2, 3, 4] in F32, right [2, 5, 3] in F32"],
+        ),
+        case(
+            "batched_product",
+            || drop(batched_product(Precision::F32, zeros([2, 3, 4]), zeros([3, 4, 3]))),
+            &["a batched product of left [2, 3, 4] in F32, right [3, 4, 3] in F32"],
         ),
         case(
             "product",

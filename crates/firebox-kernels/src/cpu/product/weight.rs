@@ -60,11 +60,11 @@ pub(crate) enum Rows<'a> {
 impl Products {
     /// Packs a weight of `[input, output]` by all threads, for products with so many rows; neither size may
     /// be 0.
-    pub(crate) fn panels(self, rows: usize, weight: &[f32], [input, output]: [usize; 2]) -> Panels {
+    pub(crate) fn panels(self, rows: usize, weight: Matrix<'_>) -> Panels {
+        let (input, output) = (weight.rows, weight.columns);
         assert!(input > 0 && output > 0, "a weight of {input} × {output}");
-        let matrix = Matrix::new(weight, input, output);
         let packing = self.packing([rows, input, output]);
-        let words = in_words!(packing, C => pack::whole_right::<C>(self.kernels, matrix));
+        let words = in_words!(packing, C => pack::whole_right::<C>(self.kernels, weight));
         Panels { kernels: self.kernels, packing, words, input, output }
     }
 }
@@ -155,16 +155,15 @@ impl Weight<'_> {
     }
 
     /// `bias + x · weight` by all threads, for `x` of `[rows, input]` that is not empty.
-    pub(crate) fn product(&self, x: &[f32]) -> Vec<f32> {
+    pub(crate) fn product(&self, x: Matrix<'_>) -> Vec<f32> {
         let Panels { kernels, packing, words, .. } = &*self.panels;
-        let rows = x.len() / self.input;
-        let count = rows * self.output;
+        assert_eq!(x.columns, self.input, "inner sizes of a product");
+        let count = x.rows * self.output;
         let mut out = Vec::with_capacity(count);
         // SAFETY: there is room for `count` numbers, and the memory is nobody else's.
         let shared = unsafe { Shared::from_raw(out.as_mut_ptr(), count) };
         let right = (Right::Panels(words.get()), self.output);
-        let left = Matrix::new(x, rows, self.input);
-        in_words!(*packing, C => run::<C>(*kernels, left, right, self.bias, &shared, None));
+        in_words!(*packing, C => run::<C>(*kernels, x, right, self.bias, &shared, None));
         // SAFETY: every number of the result was written.
         unsafe { out.set_len(count) };
         out
