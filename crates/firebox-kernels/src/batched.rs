@@ -12,7 +12,7 @@ use firebox_core::Precision;
 use crate::cpu::{CpuKernels, Matrices, Products};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::linear::{matmul, register};
-use crate::products::check;
+use crate::products::{check, spread};
 use crate::profile::kernel_span;
 use crate::rounded::halved;
 use crate::strides::{matrices, readable};
@@ -60,17 +60,7 @@ pub fn batched_product<const D: usize>(
         return matmul(precision, left, right);
     };
     let products = Products { kernels, bf16: precision == Precision::Bf16 };
-    // What is 1 in both stays so; a gradient is summed over what was broadcast by Burn.
-    let mut outer = left.dims();
-    for (size, other) in outer.iter_mut().zip(right.dims()) {
-        *size = if *size == 1 { other } else { *size };
-    }
-    let [left, right] = [left, right].map(|operand| {
-        let mut shape = operand.dims();
-        shape[..D - 2].copy_from_slice(&outer[..D - 2]);
-        let operand = halved(operand, precision);
-        if operand.dims() == shape { operand } else { operand.expand(shape) }
-    });
+    let [left, right] = spread([left, right].map(|operand| halved(operand, precision)));
     if !left.is_autodiff() && !right.is_autodiff() {
         let [left, right] = [left, right].map(|operand| readable(flex(operand)));
         return Tensor::from_primitive::<Flex>(run(products, &left, &right));

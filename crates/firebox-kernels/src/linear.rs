@@ -145,7 +145,8 @@ pub(crate) fn matmul<const D: usize>(
     };
     if left.device() == Device::flex() {
         // Rounded, but multiplied in f32: Burn's CPU backend would round the sums, too.
-        return rounded(left, precision).matmul(rounded(right, precision));
+        let (left, right) = (rounded(left, precision), rounded(right, precision));
+        return product(Precision::F32, left, right);
     }
     let wide = left.dtype();
     left.cast(narrow).matmul(right.cast(narrow)).cast(wide)

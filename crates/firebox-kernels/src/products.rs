@@ -134,6 +134,11 @@ pub fn product<const D: usize>(
         }
     }
     let _ = precision;
+    let [left, right] = match left.dims().contains(&0) || right.dims().contains(&0) {
+        // Burn's CPU backend (0.22.1) reads what is not there where an axis of 1 stands beside one of 0.
+        true => spread([left, right]),
+        false => [left, right],
+    };
     left.matmul(right)
 }
 
@@ -148,6 +153,18 @@ pub(crate) fn check<const D: usize>(operation: &str, left: &Tensor<D>, right: &T
          and axes before these as long in both, or 1 in one",
         listed(operands)
     );
+}
+
+/// Both with the axes before their matrices as long as the longer one of both; a gradient is summed over what was 1.
+pub(crate) fn spread<const D: usize>(operands: [Tensor<D>; 2]) -> [Tensor<D>; 2] {
+    let [left, right] = operands.each_ref().map(|operand| operand.dims());
+    operands.map(|operand| {
+        let mut shape = operand.dims();
+        for (axis, size) in shape.iter_mut().enumerate().take(D - 2) {
+            *size = if left[axis] == 1 { right[axis] } else { left[axis] };
+        }
+        if operand.dims() == shape { operand } else { operand.expand(shape) }
+    })
 }
 
 /// Whether matrices of these shapes can be multiplied.

@@ -23,9 +23,9 @@ pub enum CpuKernels {
     /// processors have that instruction as well, but it multiplies no more numbers a second there than those of f32
     /// do, and products took 1.3 to 2 times as long with it: of the two, [`Avx512`](Self::Avx512) is chosen there.
     Avx512Bf16,
-    /// The tiles of AMX for the products of recurrent and linear layers, convolutions and attention in bf16, and of
-    /// recurrent and linear layers in f32, as the sum of three bf16 for each number, where Linux lets the process use
-    /// them; everything else as the widest of the others.
+    /// The tiles of AMX for the products of recurrent and linear layers, pairs of matrices, convolutions and attention in
+    /// bf16, and of all of these but convolutions and attention in f32, as the sum of three bf16 for each number, where
+    /// Linux lets the process use them; everything else as the widest of the others.
     Amx,
 }
 
