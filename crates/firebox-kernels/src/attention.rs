@@ -19,8 +19,8 @@ use burn::tensor::{Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 
 use crate::cpu::{
-    self, AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, CpuKernels,
-    GradientLayout, Operand, Operands, Place, ProbabilityMask,
+    self, AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, AttentionWindow,
+    CpuKernels, GradientLayout, Operand, Operands, Place, ProbabilityMask, Sight,
 };
 use crate::device::{flex, flex_in_graph, is_flex, tied};
 use crate::operands;
@@ -38,6 +38,8 @@ pub struct Attention {
     pub heads: usize,
     /// Whether query `i` sees no key after key `i`.
     pub causal: bool,
+    /// Which keys a query sees by their distance, beside what a causal rule says; `None`: all.
+    pub window: Option<AttentionWindow>,
     /// What scores are multiplied by; `None` is one over the root of a head's size.
     pub scale: Option<f64>,
     /// Probability that one of the probabilities is set to zero and the others grow to keep the
@@ -51,7 +53,23 @@ pub struct Attention {
 impl Attention {
     /// So many heads with PyTorch's defaults: all keys are seen, nothing is dropped, in f32.
     pub fn new(heads: usize) -> Self {
-        Self { heads, causal: false, scale: None, dropout: 0.0, precision: Precision::F32 }
+        Self {
+            heads,
+            causal: false,
+            window: None,
+            scale: None,
+            dropout: 0.0,
+            precision: Precision::F32,
+        }
+    }
+
+    /// What queries see. A window that hides nothing is none, so that its results are those without it.
+    fn sight(&self, sizes: &AttentionSizes) -> Sight {
+        let most = sizes.queries.max(sizes.keys);
+        let hides = |window: &AttentionWindow| {
+            window.reach.saturating_add(1) < most && window.global < sizes.keys
+        };
+        Sight { causal: self.causal, window: self.window.filter(hides) }
     }
 
     fn scale(&self, size: usize) -> f64 {
@@ -84,7 +102,14 @@ impl Attention {
 /// those of key `j` for query `i` in head `h` of sample `b` by the 16 bits number `j % 8` (the lower
 /// half of a word comes first) of block `i + 2³² · (j / 8)` of the stream's substream
 /// `b · heads + h`, the same on every device. NaN spoils the queries that see it; in a value it may
-/// spoil others of the same head, too, under a causal mask and on the tensor cores of a GPU.
+/// spoil others of the same head, too, under a causal mask, within a window and on the tensor cores of a
+/// GPU.
+///
+/// With a [window](Attention::window) a query sees the keys near its own place and the first ones that are
+/// global, and gives zeros if that is none; a window as wide as the sequence changes no bit. On Burn's CPU
+/// backend keys out of reach are skipped, forward and backward: time grows with the reach in place of the
+/// length, but for a pass over keys and values. So they are in the kernels of GPUs, where it takes none of their
+/// tensor cores. Composed, all scores are computed and stored.
 ///
 /// On Burn's CPU backend in f32 it is one operation with a gradient of its own, with the same result
 /// on any number of threads, that keeps its result and two numbers for each query and head. Source:
@@ -271,7 +296,7 @@ pub(crate) fn rules(
         kernels,
         bf16: settings.precision == Precision::Bf16,
         scale: settings.scale(sizes.size) as f32,
-        causal: settings.causal,
+        sight: settings.sight(sizes),
         dropout,
     }
 }
@@ -305,7 +330,7 @@ impl Call {
         let _span = kernel_span!(
             "attention",
             [batch, queries, keys, heads, size],
-            4 * batch * heads * queries * keys * size,
+            4 * batch * heads * queries * self.rules.sight.width(keys) * size,
             2 * batch * heads * size * (queries + keys),
             self.rules.bf16
         );
@@ -378,7 +403,7 @@ impl<const N: usize> Tape<N> {
         let _span = kernel_span!(
             "attention, gradients",
             [batch, queries, keys, heads, size],
-            10 * batch * heads * queries * keys * size,
+            10 * batch * heads * queries * rules.sight.width(keys) * size,
             4 * batch * heads * size * (queries + keys),
             rules.bf16
         );

@@ -208,12 +208,13 @@ pub fn encoder_layer(
             x.dtype()
         );
     }
+    let rules = attention::rules(products.kernels, &sizes, attention, None);
     let [_, between] = layers[2].sizes();
     let (rows, weights) = (batch * time, width * (4 * width + 2 * between));
     let _span = kernel_span!(
         "encoder layer",
         [batch, time, width, between],
-        2 * rows * weights + 4 * rows * time * width,
+        2 * rows * weights + 4 * rows * rules.sight.width(time) * width,
         2 * rows * width + weights,
         products.bf16
     );
@@ -222,7 +223,7 @@ pub fn encoder_layer(
     let [in_proj, out_proj, first, second] =
         layers.each_ref().map(|layer| layer.packed(products, rows));
     let layer = cpu::EncoderLayer {
-        rules: attention::rules(products.kernels, &sizes, attention, None),
+        rules,
         sizes,
         in_proj,
         out_proj,

@@ -11,7 +11,8 @@
 //! [`self_attention`] and [`attention()`] are scaled dot-product attention with lengths, a causal mask
 //! and dropout of the probabilities, of which no more than a tile exists at any time;
 //! [`self_attention_masked`] and [`attention_masked`] take masks in place of lengths, for padding on the
-//! left and gaps. [`gelu()`], [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands
+//! left and gaps. Within an [`AttentionWindow`] a query sees its neighbours and the first keys alone, and no
+//! others are computed. [`gelu()`], [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands
 //! between the linear layers of a Transformer, each as one pass. [`linear_activated`], [`linear_add`] and
 //! [`feed_forward_add`] are these layers with what follows them, which is computed while a part of a product lies in the
 //! cache, the last two forward and back.
@@ -83,7 +84,7 @@
 //! | [`max_pool1d`] | one each way, without kept indices | all windows |
 //! | [`GaussianNoise`], [`add_row_noise`] | one, with every number drawn where it is added | any type; for rows f32, in no graph |
 //! | [`cross_entropy`] | one with the gradient, one for the sum | all logits |
-//! | [`attention()`], [`self_attention`], with lengths or masks | one forward, two back, and with gaps in a mask Burn's gather for each tensor, both ways; no scores in memory | heads of up to 128 numbers, in the type of the tensors or in bf16 or f16; in these on tensor cores where there are any |
+//! | [`attention()`], [`self_attention`], with lengths or masks | one forward, two back, and with gaps in a mask Burn's gather for each tensor, both ways; no scores in memory | heads of up to 128 numbers, in the type of the tensors or in bf16 or f16; in these on tensor cores where there are any, but not within a window |
 //!
 //! Everything else is composed of Burn's operations, which its fusion joins where it can. Where
 //! Burn's fusion is in the build, switch on the feature `fusion` as well. Without the feature `autotune`
@@ -184,7 +185,8 @@ pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic}
 pub use batched::batched_product;
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{
-    Activation, CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes, release_buffers,
+    Activation, AttentionWindow, CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes,
+    release_buffers,
 };
 #[cfg(feature = "cube")]
 pub use cube::{GpuProperties, LaunchWatch, Launched, LaunchedRun, LaunchedWork};

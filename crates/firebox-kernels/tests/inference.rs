@@ -7,9 +7,9 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Activation, Attention, BatchNorm, BatchNormConfig, CpuKernels, DenseLayer, EncoderParameters,
-    EncoderSettings, NormEpilogue, dense_layers, dropout_add, encoder_layer, feed_forward, gelu,
-    layer_norm, linear_in, normal, relu_dropout, self_attention,
+    Activation, Attention, AttentionWindow, BatchNorm, BatchNormConfig, CpuKernels, DenseLayer,
+    EncoderParameters, EncoderSettings, NormEpilogue, dense_layers, dropout_add, encoder_layer,
+    feed_forward, gelu, layer_norm, linear_in, normal, relu_dropout, self_attention,
 };
 
 const EPSILON: f64 = 1e-5;
@@ -133,8 +133,11 @@ fn a_layer_gives_the_bits_of_its_operations() {
                 (Precision::Bf16, Activation::Gelu, true),
                 (Precision::Bf16, Activation::Relu, false),
             ] {
-                let settings =
+                let mut settings =
                     EncoderSettings { activation, norm_first, ..settings(heads, precision) };
+                if norm_first {
+                    settings.attention.window = Some(AttentionWindow { reach: 9, global: 1 });
+                }
                 let (at_once, composed) = on(1, || {
                     kernels.force(|| {
                         let parameters = layer.parameters();

@@ -10,7 +10,8 @@ use firebox_kernels::GaussianNoise;
 use firebox_models::{
     BertConfig, BiLstmAttentionConfig, BiLstmMaeConfig, CnnBiLstmConfig, MaskedConfig,
     PatchTransformerConfig, Pooling, Positions, Pretrain, PretrainBatch, StackedLstmConfig,
-    TextEncoderConfig, TextHeadsConfig, TransformerConfig, read_parameters,
+    TextAttention, TextEncoderConfig, TextHeadsConfig, TransformerConfig, Windowed,
+    read_parameters,
 };
 use serde_json::json;
 
@@ -89,10 +90,18 @@ fn bert() {
     }
 }
 
-/// Encoders of texts with full attention; those of other kinds keep what they compute.
+/// Encoders of texts; those with DeBERTa's attention keep what they compute.
 #[test]
 fn text() {
+    let windowed = TextAttention::Windowed(Windowed { reach: vec![0, 2, 9] });
+    for attention in [TextAttention::Full, windowed] {
+        text_alike(attention);
+    }
+}
+
+fn text_alike(attention: TextAttention) {
     let config = TextEncoderConfig {
+        attention,
         vocabulary: 30,
         positions: 12,
         width: 12,

@@ -4,11 +4,11 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_models::{
     BiLstmAttentionConfig, CnnBiLstmConfig, MaskedConfig, Pretrain, PretrainBatch,
-    StackedLstmConfig,
+    StackedLstmConfig, TextAttention, TextEncoderConfig, Windowed,
 };
 use serde_json::{Value, json};
 
@@ -89,4 +89,31 @@ fn layers_that_are_computed_again_hold_less() {
         let model = model.clone().recomputed(recomputed);
         let _ = model.logits(x.clone(), None, stream).square().mean().backward();
     });
+    longformer();
+}
+
+/// Layers with windows, which store no scores either way.
+fn longformer() {
+    let (layers, heads, time) = (4, 8, 1024);
+    let config = TextEncoderConfig {
+        vocabulary: 30,
+        positions: time,
+        width: 32,
+        heads,
+        layers,
+        feedforward: 64,
+        attention: TextAttention::Windowed(Windowed { reach: vec![16; layers] }),
+        ..TextEncoderConfig::default()
+    };
+    let encoder = config.init(Stream::new(1, "weights"), &Device::flex()).unwrap().train();
+    let tokens: Vec<i64> = (0..time as i64).map(|token| token * 7 % 30).collect();
+    let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [1, time]), &Device::flex());
+    let step = |recomputed| {
+        let encoder = encoder.clone().recomputed(recomputed);
+        let stream = Some(Stream::new(3, "dropout"));
+        let _ = encoder.encode(tokens.clone(), None, stream).square().mean().backward();
+    };
+    saves("encoder of texts with windows", step);
+    let (held, scores) = (peak(|| step(false)), 4 * heads * time * time);
+    assert!(held < scores, "{held} bytes where the scores of one layer are {scores}");
 }

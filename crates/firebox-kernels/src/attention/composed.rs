@@ -5,7 +5,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, DType, Tensor, TensorData};
 
 use super::Attention;
-use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
+use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask, Sight};
 use crate::device::{constant_like, tied};
 use crate::products::product;
 use crate::rounded::rounded;
@@ -34,7 +34,8 @@ pub(super) fn attention(
     let round = |tensor| rounded(tensor, settings.precision);
     let q = q.mul_scalar(settings.scale(size));
     let mut scores = product(settings.precision, round(q), round(k).swap_dims(2, 3));
-    if let Some(hidden) = hidden(&scores, sizes, lengths, settings.causal) {
+    let sight = settings.sight(sizes);
+    if let Some(hidden) = hidden(&scores, sizes, lengths, sight) {
         // Finite, so that a query that sees nothing is not NaN; it is cleared at the end.
         let lowest = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
         scores = scores.mask_fill(hidden, lowest);
@@ -51,7 +52,10 @@ pub(super) fn attention(
             let of = |lengths: &Option<Vec<usize>>, all| {
                 lengths.as_ref().map_or(all, |lengths: &Vec<usize>| lengths[sample])
             };
-            if of(of_keys, keys) == 0 { 0 } else { of(of_queries, queries) }
+            match of(of_keys, keys).min(keys) {
+                0 => 0,
+                keys => sight.seeing(of(of_queries, queries), keys),
+            }
         })
         .collect();
     clear(out, Some(&seen))
@@ -75,18 +79,18 @@ fn hidden(
     scores: &Tensor<4>,
     sizes: &AttentionSizes,
     lengths: &AttentionLengths,
-    causal: bool,
+    sight: Sight,
 ) -> Option<Tensor<4, Bool>> {
     let AttentionSizes { batch, queries, keys, heads, .. } = *sizes;
     let padded = lengths.keys.as_ref().filter(|of| of.iter().any(|length| *length < keys));
-    if padded.is_none() && !causal {
+    if padded.is_none() && !sight.causal && sight.window.is_none() {
         return None;
     }
     let mut hidden = Vec::with_capacity(batch * queries * keys);
     for sample in 0..batch {
         let length = padded.map_or(keys, |lengths| lengths[sample]);
         for query in 0..queries {
-            hidden.extend((0..keys).map(|key| key >= length || (causal && key > query)));
+            hidden.extend((0..keys).map(|key| key >= length || !sight.sees(query, key)));
         }
     }
     let data = TensorData::new(hidden, [batch, 1, queries, keys]);

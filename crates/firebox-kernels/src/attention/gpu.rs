@@ -30,7 +30,7 @@ pub(super) fn call(
     let dtype = compute_type(given, settings.precision);
     let call = AttentionCall {
         sizes: *sizes,
-        causal: settings.causal,
+        sight: settings.sight(sizes),
         scale: settings.scale(sizes.size) as f32,
         dropout: mask.map(|mask| (mask.threshold, mask.scale)),
         cores: GpuKernels::cores_allowed(),

@@ -20,8 +20,9 @@ use crate::cpu::AttentionSizes;
 /// computed. That costs a pass through memory for each tensor whose mask has a valid row after one that is
 /// not, one for the result if it is the queries', and the same for gradients; one more for a tensor whose rows do not
 /// lie one after the other in memory, such as a part of another's columns. Any other mask is lengths:
-/// nothing is copied, and the result is theirs to the bit. Dropout and a causal rule count valid rows alone:
-/// query `i` and key `j` of the stream are the sample's valid ones of these numbers. Source: the unpadding of
+/// nothing is copied, and the result is theirs to the bit. Dropout, a causal rule and a window count valid rows
+/// alone: query `i` and key `j` of the stream are the sample's valid ones of these numbers, so that a gap
+/// brings what is on both sides of it nearer. Source: the unpadding of
 /// FlashAttention (`flash_attn/bert_padding.py`, Dao et al., "FlashAttention", 2022).
 ///
 /// # Shapes
@@ -34,7 +35,7 @@ use crate::cpu::AttentionSizes;
 /// # Panics
 /// As [`attention()`], and if a mask has not an entry for each row. Under a causal rule, if masks differ so
 /// that a valid query would see other keys by its number than by its place; with one mask for both it never
-/// does.
+/// does. Within a window, if masks differ and the valid rows of one of them are not in front.
 #[track_caller]
 pub fn attention_masked(
     q: Tensor<3>,
@@ -52,6 +53,9 @@ pub fn attention_masked(
     if settings.causal {
         check_causal(&sizes, query_mask, key_mask);
     }
+    if settings.sight(&sizes).window.is_some() {
+        check_window([&of_queries, &of_keys], [query_mask, key_mask]);
+    }
     let attended = attention(
         of_queries.to_front(q),
         of_keys.to_front(k),
@@ -65,7 +69,7 @@ pub fn attention_masked(
 }
 
 /// [`self_attention`] with a mask in place of lengths, which means what it does in [`attention_masked`]. Under
-/// a causal rule a step sees the valid ones up to itself.
+/// a causal rule a step sees the valid ones up to itself, and within a window so many valid ones on each side.
 ///
 /// # Shapes
 /// - qkv: `[batch, time, 3 · heads · size]`, as in [`self_attention`]
@@ -184,4 +188,21 @@ fn check_causal(sizes: &AttentionSizes, query_mask: Option<&[bool]>, key_mask: O
             );
         }
     }
+}
+
+/// That the numbers of queries and keys among the valid ones count the same rows.
+#[track_caller]
+fn check_window(kept: [&Kept; 2], [query_mask, key_mask]: [Option<&[bool]>; 2]) {
+    let in_front = kept.iter().all(|kept| kept.order.is_none());
+    assert!(
+        in_front || query_mask == key_mask,
+        "attention within a window with masks that differ, and valid rows of {} that are not in front: \
+         distances, which count valid rows alone, would be those of different rows; give queries and keys the \
+         same mask, or leave the window",
+        match kept.map(|kept| kept.order.is_some()) {
+            [true, true] => "both",
+            [true, false] => "queries",
+            _ => "keys",
+        }
+    );
 }

@@ -2,7 +2,8 @@
 //!
 //! A task is one head of one sample, on one thread. It walks over its queries in blocks of up to 64,
 //! and for each block over the keys in tiles whose scores stay in the core's first cache: no more of
-//! the scores than that ever exists. The forward pass keeps of each query the largest score and one
+//! the scores than that ever exists, and of keys that a rule hides from a whole block none are computed.
+//! The forward pass keeps of each query the largest score and one
 //! over the sum of the exponentials, and the backward pass computes the probabilities again from
 //! these. Sources: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao,
 //! "FlashAttention-2", 2023.
@@ -15,6 +16,7 @@ mod backward;
 mod forward;
 mod pack;
 mod products;
+mod sight;
 mod softmax;
 
 use std::mem::MaybeUninit;
@@ -24,6 +26,8 @@ use firebox_core::Stream;
 use super::{BLOCK, CpuKernels, Shared};
 pub(crate) use backward::{AttentionOutput, GradientLayout, attention_backward};
 pub(crate) use forward::{attention, attention_of};
+pub use sight::AttentionWindow;
+pub(crate) use sight::Sight;
 use softmax::{Draws, Tile};
 
 /// Queries of a block, at most.
@@ -53,8 +57,7 @@ pub(crate) struct AttentionRules {
     /// Whether the operands of products are rounded to bf16.
     pub(crate) bf16: bool,
     pub(crate) scale: f32,
-    /// Whether query `i` sees no key after `i`.
-    pub(crate) causal: bool,
+    pub(crate) sight: Sight,
     pub(crate) dropout: Option<ProbabilityMask>,
 }
 
@@ -126,7 +129,7 @@ struct Task<'a> {
     operands: &'a Operands<'a>,
     sample: usize,
     head: usize,
-    /// Valid ones.
+    /// Valid ones, without those that see no key.
     queries: usize,
     keys: usize,
     draws: Option<Draws>,
@@ -148,8 +151,8 @@ impl<'a> Task<'a> {
             stream: mask.stream.substream(index as u64),
             threshold: mask.threshold,
         });
-        let queries = valid(&lengths.queries, sizes.queries);
         let keys = valid(&lengths.keys, sizes.keys);
+        let queries = rules.sight.seeing(valid(&lengths.queries, sizes.queries), keys);
         Self { rules, sizes, operands, sample, head, queries, keys, draws }
     }
 
@@ -165,20 +168,19 @@ impl<'a> Task<'a> {
         pack::gather(&from.values[at..], from.place.row, size, factor, to);
     }
 
-    /// The tile of `block` that starts at `first_key`, with at most `most` keys, or `None` if no key is
+    /// The next tile of `block` from key `from` on, with at most `most` keys, or `None` if no key is
     /// left that a query of the block sees.
-    fn tile(&self, block: &Block, first_key: usize, most: usize) -> Option<Tile> {
-        let end = match self.rules.causal {
-            true => self.keys.min(block.first + block.count),
-            false => self.keys,
-        };
-        let keys = end.checked_sub(first_key).filter(|keys| *keys > 0)?.min(most);
+    fn tile(&self, block: &Block, from: usize, most: usize) -> Option<Tile> {
+        let sight = self.rules.sight;
+        let queries = block.first..block.first + block.count;
+        let seen = sight.next(&queries, self.keys, from)?;
+        let (first_key, keys) = (seen.start, seen.len().min(most));
         Some(Tile {
             first_key,
             keys,
             first_query: block.first,
             blocks: block.blocks(),
-            diagonal: self.rules.causal && first_key + keys > block.first + 1,
+            edge: (!sight.all(&queries, &(first_key..first_key + keys))).then_some(sight),
             draws: self.draws,
         })
     }

@@ -49,9 +49,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
+pub use attention::AttentionWindow;
 pub(crate) use attention::{
     AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, GradientLayout,
-    MOST_POSITIONS, Operand, Operands, Place, ProbabilityMask, attention, attention_backward,
+    MOST_POSITIONS, Operand, Operands, Place, ProbabilityMask, Sight, attention,
+    attention_backward,
 };
 pub(crate) use backward::{OutputGradients, Wanted, backward};
 pub(crate) use batch_norm::{

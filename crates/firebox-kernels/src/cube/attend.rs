@@ -23,6 +23,9 @@ pub(super) struct Sizes {
     pub(super) threshold: u32,
     /// What it is multiplied by then.
     pub(super) kept: f32,
+    /// How far a query sees, and how many of the first keys all see; read within a window alone.
+    pub(super) reach: u32,
+    pub(super) global: u32,
 }
 
 /// The head in hand: the sample and the head within it.
@@ -160,6 +163,80 @@ pub(super) fn load<F: Float>(
     }
 }
 
+/// Whether a query sees a key within its window.
+#[cube]
+pub(super) fn is_near(query: u32, key: u32, sizes: &Sizes) -> bool {
+    let reach = sizes.reach;
+    key < sizes.global || (key + reach >= query && query + reach >= key)
+}
+
+/// Of so many queries those that see one of so many keys: within a window none far behind the last does.
+#[cube]
+pub(super) fn seeing(
+    queries: u32,
+    keys: u32,
+    sizes: &Sizes,
+    #[comptime] plan: AttentionPlan,
+) -> u32 {
+    let mut seeing = queries;
+    if comptime!(plan.windowed) {
+        seeing = queries.min(select(sizes.global == 0u32, keys + sizes.reach, queries));
+    }
+    seeing
+}
+
+/// Keys before those that a cube's queries need not walk over: whole tiles that hold the first ones, which all
+/// see.
+#[cube]
+pub(super) fn before_gap(end: u32, sizes: &Sizes, #[comptime] plan: AttentionPlan) -> u32 {
+    let mut first = end;
+    if comptime!(plan.windowed) {
+        let tile = comptime!(plan.tile as u32);
+        first = (end.min(sizes.global) + comptime!(plan.tile as u32 - 1)) / tile * tile;
+    }
+    first
+}
+
+/// Keys that a cube's queries need not walk over, whole tiles between the first ones and those in reach.
+#[cube]
+pub(super) fn gap(first: u32, sizes: &Sizes, #[comptime] plan: AttentionPlan) -> u32 {
+    let mut gap = 0u32.runtime();
+    if comptime!(plan.windowed) {
+        let tile = comptime!(plan.tile as u32);
+        let own = CUBE_POS_X * CUBE_DIM_X;
+        let near = (own.max(sizes.reach) - sizes.reach) / tile * tile;
+        gap = near.max(first) - first;
+    }
+    gap
+}
+
+/// Keys up to which a cube's queries walk, without the gap.
+#[cube]
+pub(super) fn end_of_walk(
+    end: u32,
+    first: u32,
+    gap: u32,
+    sizes: &Sizes,
+    #[comptime] plan: AttentionPlan,
+) -> u32 {
+    let mut walked = end;
+    if comptime!(plan.windowed) {
+        let near = end.min((CUBE_POS_X + 1u32) * CUBE_DIM_X + sizes.reach);
+        walked = near.max(first + gap) - gap;
+    }
+    walked
+}
+
+/// The key at which a tile begins, from the keys walked over before it.
+#[cube]
+pub(super) fn beyond_gap(step: u32, first: u32, gap: u32, #[comptime] plan: AttentionPlan) -> u32 {
+    let mut key = step;
+    if comptime!(plan.windowed) {
+        key = step + select(step >= first, gap, 0u32);
+    }
+    key
+}
+
 /// The words of the head in hand that decide on a query's key and the seven beside it.
 #[cube]
 pub(super) fn words_of(stream: &[i32], query: u32, key: u32) -> Array<u32> {
@@ -215,8 +292,8 @@ pub(super) fn attend<F: Float>(
     let vectors = comptime!(plan.vectors());
     let (sample, head) = task(sizes.heads);
     let query = CUBE_POS_X * CUBE_DIM_X + UNIT_POS_X;
-    let query_length = u32::cast_from(lengths[sample]);
     let key_length = u32::cast_from(lengths[batch as usize + sample]);
+    let query_length = seeing(u32::cast_from(lengths[sample]), key_length, &sizes, plan);
     let there = query < query_length;
     let (queries, heads) = (sizes.queries, sizes.heads);
     let begin = place(sample, head, query as usize, queries, heads, 0usize, plan);
@@ -235,7 +312,11 @@ pub(super) fn attend<F: Float>(
     if comptime!(plan.causal) {
         end = end.min((CUBE_POS_X + 1) * CUBE_DIM_X);
     }
-    for first in range_stepped(0u32, end, comptime!(plan.tile as u32)) {
+    let before = before_gap(end, &sizes, plan);
+    let skipped = gap(before, &sizes, plan);
+    let walked = end_of_walk(end, before, skipped, &sizes, plan);
+    for step in range_stepped(0u32, walked, comptime!(plan.tile as u32)) {
+        let first = beyond_gap(step, before, skipped, plan);
         load(inputs, &mut tile_k, &mut tile_v, sample, head, first, end, &sizes, plan);
         sync_cube();
         let mut last = end.min(first + comptime!(plan.tile as u32));
@@ -245,7 +326,10 @@ pub(super) fn attend<F: Float>(
         if there {
             for key in first..last {
                 let at = (key - first) as usize;
-                let score = product(&q, &tile_k, at, plan);
+                let mut score = product(&q, &tile_k, at, plan);
+                if comptime!(plan.windowed) {
+                    score = select(is_near(query, key, &sizes), score, f32::min_value());
+                }
                 if score > largest {
                     let shrink = (largest - score).exp();
                     total *= shrink;
@@ -256,6 +340,9 @@ pub(super) fn attend<F: Float>(
                     largest = score;
                 }
                 let mut p = (score - largest).exp();
+                if comptime!(plan.windowed) {
+                    p = select(is_near(query, key, &sizes), p, 0.0f32);
+                }
                 total += p;
                 if comptime!(plan.dropped) {
                     draw_in_order(&mut words, stream, query, key);

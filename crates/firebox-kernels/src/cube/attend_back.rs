@@ -4,8 +4,8 @@
 use burn_cubecl::cubecl::{self, prelude::*};
 
 use super::attend::{
-    Sizes, across, draw_in_order, factor_of, four, load, place, product, put, row_of, task,
-    words_of,
+    Sizes, across, before_gap, beyond_gap, draw_in_order, end_of_walk, factor_of, four, gap,
+    is_near, load, place, product, put, row_of, seeing, task, words_of,
 };
 use super::cell::Columns;
 use crate::cuts::AttentionPlan;
@@ -31,8 +31,8 @@ pub(super) fn attend_back_queries<F: Float>(
     let vectors = comptime!(plan.vectors());
     let (sample, head) = task(sizes.heads);
     let query = CUBE_POS_X * CUBE_DIM_X + UNIT_POS_X;
-    let query_length = u32::cast_from(lengths[sample]);
     let key_length = u32::cast_from(lengths[batch as usize + sample]);
+    let query_length = seeing(u32::cast_from(lengths[sample]), key_length, &sizes, plan);
     let there = query < query_length && key_length > 0u32;
     let (queries, heads) = (sizes.queries, sizes.heads);
     let own = place(sample, head, query as usize, queries, heads, 0usize, plan);
@@ -62,7 +62,11 @@ pub(super) fn attend_back_queries<F: Float>(
     if comptime!(plan.causal) {
         end = end.min((CUBE_POS_X + 1) * CUBE_DIM_X);
     }
-    for first in range_stepped(0u32, end, comptime!(plan.tile as u32)) {
+    let before = before_gap(end, &sizes, plan);
+    let skipped = gap(before, &sizes, plan);
+    let walked = end_of_walk(end, before, skipped, &sizes, plan);
+    for step in range_stepped(0u32, walked, comptime!(plan.tile as u32)) {
+        let first = beyond_gap(step, before, skipped, plan);
         load(inputs, &mut tile_k, &mut tile_v, sample, head, first, end, &sizes, plan);
         sync_cube();
         let mut last = end.min(first + comptime!(plan.tile as u32));
@@ -72,7 +76,10 @@ pub(super) fn attend_back_queries<F: Float>(
         if there {
             for key in first..last {
                 let at = (key - first) as usize;
-                let p = (product(&q, &tile_k, at, plan) - largest).exp() * share;
+                let mut p = (product(&q, &tile_k, at, plan) - largest).exp() * share;
+                if comptime!(plan.windowed) {
+                    p = select(is_near(query, key, &sizes), p, 0.0f32);
+                }
                 let mut dp = product(&d, &tile_v, at, plan);
                 if comptime!(plan.dropped) {
                     draw_in_order(&mut words, stream, query, key);
@@ -116,8 +123,8 @@ pub(super) fn attend_back_keys<F: Float>(
     let vectors = comptime!(plan.vectors());
     let (sample, head) = task(sizes.heads);
     let key = CUBE_POS_X * CUBE_DIM_X + UNIT_POS_X;
-    let query_length = u32::cast_from(lengths[sample]);
     let key_length = u32::cast_from(lengths[batch as usize + sample]);
+    let query_length = seeing(u32::cast_from(lengths[sample]), key_length, &sizes, plan);
     let there = key < key_length;
     let (queries, keys, heads) = (sizes.queries, sizes.keys, sizes.heads);
     let own_k = place(sample, head, key as usize, keys, heads, 1usize, plan);
@@ -141,7 +148,15 @@ pub(super) fn attend_back_keys<F: Float>(
         // Queries before the first key of the cube see none of its keys.
         start = CUBE_POS_X * CUBE_DIM_X;
     }
-    for first in range_stepped(start, query_length, comptime!(plan.tile as u32)) {
+    let mut stop = query_length;
+    if comptime!(plan.windowed) {
+        let own = CUBE_POS_X * CUBE_DIM_X;
+        if own >= sizes.global {
+            start = start.max(own.max(sizes.reach) - sizes.reach);
+            stop = stop.min(own + CUBE_DIM_X + sizes.reach);
+        }
+    }
+    for first in range_stepped(start, stop, comptime!(plan.tile as u32)) {
         for at in range_stepped(
             UNIT_POS_X as usize,
             comptime!(plan.tile * plan.vectors()),
@@ -177,7 +192,10 @@ pub(super) fn attend_back_keys<F: Float>(
             for query in from..last {
                 let at = (query - first) as usize;
                 let score = product(&k, &tile_q, at, plan);
-                let p = (score - of_query[at * 3]).exp() * of_query[at * 3 + 1];
+                let mut p = (score - of_query[at * 3]).exp() * of_query[at * 3 + 1];
+                if comptime!(plan.windowed) {
+                    p = select(is_near(query, key, &sizes), p, 0.0f32);
+                }
                 let mut dp = product(&v, &tile_d, at, plan);
                 let mut kept = p;
                 if comptime!(plan.dropped) {

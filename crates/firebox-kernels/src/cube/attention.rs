@@ -24,14 +24,14 @@ use super::list::TensorList;
 use super::strips;
 use super::tensors::{arguments, empty, hand_on};
 use super::watch::{LaunchedWork, launching};
-use crate::cpu::AttentionSizes;
+use crate::cpu::{AttentionSizes, AttentionWindow, Sight};
 use crate::cuts::{AttentionCut, AttentionTask, GpuKernels};
 
 /// One call of the operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionCall {
     pub(crate) sizes: AttentionSizes,
-    pub(crate) causal: bool,
+    pub(crate) sight: Sight,
     pub(crate) scale: f32,
     /// From which 16 bits on a probability is kept, and what it is multiplied by; `None`: all are.
     pub(crate) dropout: Option<(u16, f32)>,
@@ -42,8 +42,9 @@ pub(crate) struct AttentionCall {
 impl AttentionCall {
     /// What is cut.
     fn task(&self, dtype: DType, packed: bool) -> AttentionTask {
-        let Self { sizes, causal, dropout, cores, .. } = *self;
-        AttentionTask { sizes, dtype, packed, causal, dropped: dropout.is_some(), cores }
+        let Self { sizes, sight, dropout, cores, .. } = *self;
+        let (causal, windowed) = (sight.causal, sight.window.is_some());
+        AttentionTask { sizes, dtype, packed, causal, windowed, dropped: dropout.is_some(), cores }
     }
 
     /// Whether the kernels can be had on a device.
@@ -72,6 +73,7 @@ impl AttentionCall {
 
     fn numbers(&self) -> SizesLaunch {
         let (threshold, kept) = self.dropout.unwrap_or((0, 1.0));
+        let window = self.sight.window.unwrap_or(AttentionWindow { reach: 0, global: 0 });
         SizesLaunch::new(
             self.sizes.queries as u32,
             self.sizes.keys as u32,
@@ -79,6 +81,8 @@ impl AttentionCall {
             self.scale,
             u32::from(threshold),
             kept,
+            window.reach as u32,
+            window.global as u32,
         )
     }
 
@@ -93,10 +97,11 @@ impl AttentionCall {
     ) -> LaunchedWork {
         let AttentionSizes { batch, queries, keys, heads, size } = self.sizes;
         let numbers = batch * heads * size * (passes[0] * queries + passes[1] * keys);
+        let seen = self.sight.width(keys);
         LaunchedWork {
             name,
             shape: vec![batch, queries, keys, heads, size],
-            operations: operations as f64 * (batch * heads * queries * keys * size) as f64,
+            operations: operations as f64 * (batch * heads * queries * size) as f64 * seen as f64,
             bytes: (numbers * dtype.size()) as f64,
             bf16: dtype == DType::BF16,
         }
@@ -110,7 +115,8 @@ impl GpuKernels {
     pub fn attends_on_tensor_cores(device: &Device, dtype: DType, size: usize) -> bool {
         let sizes = AttentionSizes { batch: 1, queries: 1, keys: 1, heads: 1, size };
         let cores = Self::cores_allowed();
-        let call = AttentionCall { sizes, causal: false, scale: 1.0, dropout: None, cores };
+        let sight = Sight { causal: false, window: None };
+        let call = AttentionCall { sizes, sight, scale: 1.0, dropout: None, cores };
         Self::takes(device, dtype)
             .is_ok_and(|client| call.task(dtype, false).on_cores(&hardware(&client)))
     }

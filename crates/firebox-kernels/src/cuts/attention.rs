@@ -30,6 +30,7 @@ pub(crate) struct AttentionPlan {
     /// Whether queries, keys and values are one tensor.
     pub(crate) packed: bool,
     pub(crate) causal: bool,
+    pub(crate) windowed: bool,
     pub(crate) dropped: bool,
 }
 
@@ -98,6 +99,8 @@ pub(crate) struct AttentionTask {
     /// Whether queries, keys and values are one tensor.
     pub(crate) packed: bool,
     pub(crate) causal: bool,
+    /// Whether queries see keys within a window, for which there are no kernels on tensor cores.
+    pub(crate) windowed: bool,
     pub(crate) dropped: bool,
     /// Whether tensor cores are used where they can be.
     pub(crate) cores: bool,
@@ -108,8 +111,9 @@ impl AttentionTask {
     pub(crate) fn cut(&self, hardware: &Hardware) -> Option<AttentionCut> {
         let plan = self.plan(hardware)?;
         let halves = matches!(self.dtype, DType::F16 | DType::BF16);
-        let strips =
-            (self.cores && halves).then(|| Strips::new(hardware, self.dtype, plan)).flatten();
+        let strips = (self.cores && halves && !self.windowed)
+            .then(|| Strips::new(hardware, self.dtype, plan))
+            .flatten();
         let rows = self.sizes.queries.max(self.sizes.keys);
         let counted = |cut: &AttentionCut| {
             let ([x, y], [widest, highest]) = (cut.count(rows, &self.sizes), hardware.count);
@@ -121,8 +125,9 @@ impl AttentionTask {
 
     fn plan(&self, hardware: &Hardware) -> Option<AttentionPlan> {
         let threads = THREADS.min(hardware.threads);
-        let Self { sizes: AttentionSizes { size, .. }, packed, causal, dropped, .. } = *self;
-        let plan = |tile| AttentionPlan { size, tile, threads, packed, causal, dropped };
+        let Self { packed, causal, windowed, dropped, .. } = *self;
+        let size = self.sizes.size;
+        let plan = |tile| AttentionPlan { size, tile, threads, packed, causal, windowed, dropped };
         let fits = |plan: &AttentionPlan| plan.shared_bytes() <= hardware.shared_memory;
         let mut plans = [TILE, TILE / 2, TILE / 4].into_iter().map(plan);
         plans.find(fits).filter(|_| size <= LARGEST)
@@ -152,7 +157,15 @@ mod tests {
     fn task(size: usize) -> AttentionTask {
         let sizes = AttentionSizes { batch: 2, queries: 100, keys: 100, heads: 1, size };
         let dtype = DType::BF16;
-        AttentionTask { sizes, dtype, packed: true, causal: true, dropped: true, cores: true }
+        AttentionTask {
+            sizes,
+            dtype,
+            packed: true,
+            causal: true,
+            windowed: false,
+            dropped: true,
+            cores: true,
+        }
     }
 
     /// Rows in shared memory at once and threads of a cube, where a thread has a row.
@@ -184,6 +197,7 @@ mod tests {
         assert!(task.on_cores(&hopper));
         check(&hopper, AttentionTask { cores: false, ..task }, Some((32, 64)));
         check(&hopper, AttentionTask { dtype: DType::F32, ..task }, Some((32, 64)));
+        check(&hopper, AttentionTask { windowed: true, ..task }, Some((32, 64)));
         let no_barrier = Hardware { plane_barrier: false, ..hopper.clone() };
         check(&no_barrier, task, Some((32, 64)));
         // Four strips of 16 rows are as many as 64 threads; of 8 rows, half as many.

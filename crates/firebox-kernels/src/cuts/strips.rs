@@ -143,6 +143,7 @@ mod tests {
             threads: 64,
             packed: true,
             causal: false,
+            windowed: false,
             dropped: true,
         };
         let strips = Strips::new(&hardware, DType::BF16, plan)?;

@@ -255,9 +255,9 @@ fn attention_of_any_size_fits_its_device_and_leaves_no_row_out() {
         let [queries, keys] = [1_024; 2].map(|most| size(&mut draws, most));
         let sizes = AttentionSizes { batch, queries, keys, heads, size: size(&mut draws, 256) };
         let dtype = one(&mut draws, &[DType::F32, DType::F16, DType::BF16]);
-        let [packed, causal, dropped] = [0.5; 3].map(|p| draws.chance(p));
+        let [packed, causal, windowed, dropped] = [0.5, 0.5, 0.2, 0.5].map(|p| draws.chance(p));
         let cores = draws.chance(0.8);
-        let task = AttentionTask { sizes, dtype, packed, causal, dropped, cores };
+        let task = AttentionTask { sizes, dtype, packed, causal, windowed, dropped, cores };
         let cut = task.cut(&hardware);
         println!("{task:?} on {hardware:?}: {cut:?}"); // shown where the test fails
         assert_eq!(task.on_cores(&hardware), matches!(cut, Some(AttentionCut::Strips(_))));
@@ -275,13 +275,13 @@ fn attention_of_any_size_fits_its_device_and_leaves_no_row_out() {
                 (plan, plan.threads, plan.threads)
             }
             AttentionCut::Strips(strips) => {
-                assert!(cores && dtype != DType::F32);
+                assert!(cores && dtype != DType::F32 && !windowed);
                 holds_for_strips(strips, &task, &hardware);
                 (&strips.plan, strips.rows(), strips.threads())
             }
         };
-        let kind = (plan.size, plan.packed, plan.causal, plan.dropped);
-        assert_eq!(kind, (sizes.size, packed, causal, dropped));
+        let kind = (plan.size, plan.packed, plan.causal, plan.windowed, plan.dropped);
+        assert_eq!(kind, (sizes.size, packed, causal, windowed, dropped));
         assert_eq!(cut.packed(), packed);
         // Random numbers are drawn for eight keys at once.
         assert!(plan.tile.is_multiple_of(8) && plan.vectors() * 4 >= plan.size);

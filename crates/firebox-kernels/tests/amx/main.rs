@@ -15,8 +15,8 @@ use burn::nn::{Linear, LinearConfig, PaddingConfig1d};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Activation, Attention, CpuKernels, GruConfig, LstmConfig, attention, conv1d, feed_forward,
-    gelu, linear_in,
+    Activation, Attention, AttentionWindow, CpuKernels, GruConfig, LstmConfig, attention, conv1d,
+    feed_forward, gelu, linear_in,
 };
 use support::case::{Case, float, noise, values};
 use support::reference::{self, Inputs, Outputs};
@@ -487,15 +487,19 @@ fn attention_of_many_sizes() {
     emulated::emulate();
     let device = Device::flex().autodiff();
     // Batch, queries, keys, heads, size; whether no query sees later keys, and what is dropped.
-    for (seed, ([batch, queries, keys, heads, size], causal, dropout)) in [
-        ([2, 105, 105, 2, 16], false, 0.2),
-        ([3, 64, 64, 1, 64], false, 0.0),
-        ([1, 1, 1, 2, 3], false, 0.0),
-        ([2, 33, 150, 1, 40], false, 0.1),
-        ([1, 130, 130, 2, 8], true, 0.0),
-        ([2, 70, 7, 1, 80], false, 0.0),
-        ([1, 17, 17, 3, 33], true, 0.3),
-        ([3, 65, 128, 1, 24], true, 0.1),
+    for (seed, ([batch, queries, keys, heads, size], causal, dropout, window)) in [
+        ([2, 105, 105, 2, 16], false, 0.2, None),
+        ([3, 64, 64, 1, 64], false, 0.0, None),
+        ([1, 1, 1, 2, 3], false, 0.0, None),
+        ([2, 33, 150, 1, 40], false, 0.1, None),
+        ([1, 130, 130, 2, 8], true, 0.0, None),
+        ([2, 70, 7, 1, 80], false, 0.0, None),
+        ([1, 17, 17, 3, 33], true, 0.3, None),
+        ([3, 65, 128, 1, 24], true, 0.1, None),
+        ([2, 300, 300, 1, 24], false, 0.1, Some((37, 1))),
+        ([1, 260, 260, 2, 40], true, 0.0, Some((70, 3))),
+        ([2, 200, 150, 1, 16], false, 0.0, Some((3, 0))),
+        ([1, 500, 500, 1, 64], false, 0.2, Some((0, 1))),
     ]
     .into_iter()
     .enumerate()
@@ -506,8 +510,14 @@ fn attention_of_many_sizes() {
             .zip(0..)
             .map(|(rows, part)| noise(stream.substream(part), batch * rows * width, 1.0))
             .collect();
-        let settings =
-            Attention { causal, dropout, precision: Precision::Bf16, ..Attention::new(heads) };
+        let window = window.map(|(reach, global)| AttentionWindow { reach, global });
+        let settings = Attention {
+            causal,
+            dropout,
+            window,
+            precision: Precision::Bf16,
+            ..Attention::new(heads)
+        };
         // Every other case has none but short samples, so that buffers keep what longer ones left.
         let short = seed % 2 * (keys / 4);
         let lengths: Vec<_> = (0..batch).map(|sample| keys - short - sample * keys / 4).collect();

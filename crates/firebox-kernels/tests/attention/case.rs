@@ -32,6 +32,7 @@ pub fn problem(seed: u64, [batch, queries, keys, heads, size]: [usize; 5]) -> Pr
         query_mask: None,
         key_mask: None,
         causal: false,
+        window: None,
         scale: None,
         dropout: 0.0,
         stream: None,
@@ -89,6 +90,7 @@ pub fn is_clear_outside(problem: &Problem, results: &[Vec<f32>; 4]) -> bool {
 pub fn settings(problem: &Problem, precision: Precision) -> Attention {
     Attention {
         causal: problem.causal,
+        window: problem.window,
         scale: problem.scale,
         dropout: problem.dropout,
         precision,

@@ -10,3 +10,4 @@ mod masked;
 mod numbers;
 mod pytorch;
 mod reference;
+mod window;

@@ -38,6 +38,7 @@ fn golden(name: &str) -> (Problem, [Vec<f64>; 4], [f64; 4]) {
         scale: serde_json::from_str(&metadata["scale"]).expect("a scale"),
         dropout: 0.0,
         stream: None,
+        window: None,
         values: ["q", "k", "v", "d"].map(values),
     };
     let results = ["out", "grad.q", "grad.k", "grad.v"];

@@ -1,6 +1,7 @@
 //! Attention in float64, written from the formula and sharing nothing with the kernels.
 
 use firebox_core::Stream;
+use firebox_kernels::AttentionWindow;
 
 /// Queries, keys and values as `[batch, rows, heads · size]`, and what is done with them.
 #[derive(Clone, Debug)]
@@ -16,6 +17,7 @@ pub struct Problem {
     pub query_mask: Option<Vec<bool>>,
     pub key_mask: Option<Vec<bool>>,
     pub causal: bool,
+    pub window: Option<AttentionWindow>,
     pub scale: Option<f64>,
     pub dropout: f64,
     pub stream: Option<Stream>,
@@ -68,21 +70,27 @@ impl Problem {
                 };
                 for (number, i) in queries.iter().copied().enumerate() {
                     let row = at(self.queries, i);
-                    let sees = |j: &usize| !self.causal || *j <= i;
-                    let seen: Vec<usize> = keys.iter().copied().filter(sees).collect();
+                    // Dropout and the window count valid rows alone.
+                    let sees = |(key, j): &(usize, usize)| {
+                        (!self.causal || *j <= i) && self.is_near(number, *key)
+                    };
+                    let seen: Vec<(usize, usize)> =
+                        keys.iter().copied().enumerate().filter(sees).collect();
                     let p = softmax(
-                        seen.iter().map(|j| scale * dot(&q[row.clone()], &k[at(self.keys, *j)])),
+                        seen.iter()
+                            .map(|(_, j)| scale * dot(&q[row.clone()], &k[at(self.keys, *j)])),
                     );
-                    // Dropout counts valid rows alone.
-                    let keep: Vec<f64> =
-                        (0..seen.len()).map(|key| self.factor(sample, head, number, key)).collect();
+                    let keep: Vec<f64> = seen
+                        .iter()
+                        .map(|(key, _)| self.factor(sample, head, number, *key))
+                        .collect();
                     let dp: Vec<f64> = seen
                         .iter()
                         .zip(&keep)
-                        .map(|(j, keep)| keep * dot(&d[row.clone()], &v[at(self.keys, *j)]))
+                        .map(|((_, j), keep)| keep * dot(&d[row.clone()], &v[at(self.keys, *j)]))
                         .collect();
                     let mean: f64 = p.iter().zip(&dp).map(|(p, dp)| p * dp).sum();
-                    for (key, j) in seen.into_iter().enumerate() {
+                    for (key, (_, j)) in seen.into_iter().enumerate() {
                         let ds = p[key] * (dp[key] - mean) * scale;
                         for (a, b) in row.clone().zip(at(self.keys, j)) {
                             out[a] += p[key] * keep[key] * v[b];
@@ -95,6 +103,12 @@ impl Problem {
             }
         }
         [out, dq, dk, dv]
+    }
+
+    /// Whether valid key `j` is in the window of valid query `i`.
+    fn is_near(&self, i: usize, j: usize) -> bool {
+        let Some(AttentionWindow { reach, global }) = self.window else { return true };
+        j < global || (i as i64 - j as i64).unsigned_abs() <= reach as u64
     }
 
     /// What the probability of valid key `j` for valid query `i` is multiplied by, as the documentation says.

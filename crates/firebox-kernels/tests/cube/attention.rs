@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Attention, CpuKernels, GpuKernels, LaunchWatch, attention};
+use firebox_kernels::{Attention, AttentionWindow, CpuKernels, GpuKernels, LaunchWatch, attention};
 
 use super::alone;
 use super::case::{
@@ -106,6 +106,27 @@ fn causal() {
             ..problem(60, [2, 70, 70, 2, 16])
         };
         check(&device, &padded, 1e-5);
+    });
+}
+
+#[test]
+fn windows() {
+    alone(|device| {
+        let stream = Some(Stream::new(5, "probabilities"));
+        for (seed, (reach, global, causal)) in
+            [(0, 1, false), (5, 0, true), (9, 2, false), (70, 0, false)].into_iter().enumerate()
+        {
+            let near = Problem {
+                window: Some(AttentionWindow { reach, global }),
+                causal,
+                dropout: 0.2,
+                stream,
+                query_lengths: Some(vec![70, 0, 33]),
+                key_lengths: Some(vec![70, 0, 33]),
+                ..problem(65 + seed as u64, [3, 70, 70, 2, 16])
+            };
+            check(&device, &near, 1e-5);
+        }
     });
 }
 

@@ -51,8 +51,14 @@ fn stream() -> Stream {
     Stream::new(1, "messages")
 }
 
-const HEADS: Attention =
-    Attention { heads: 2, causal: false, scale: None, dropout: 0.0, precision: Precision::F32 };
+const HEADS: Attention = Attention {
+    heads: 2,
+    causal: false,
+    window: None,
+    scale: None,
+    dropout: 0.0,
+    precision: Precision::F32,
+};
 
 const SGD: UpdateRule = UpdateRule::Sgd { momentum: 0.0, dampening: 0.0, nesterov: false };
 

@@ -1,7 +1,7 @@
 //! Attention of text encoders whose scores are more than products of queries and keys: with terms for
-//! distances, or within a window. Composed of Burn's operations; all scores are stored.
+//! distances. Composed of Burn's operations; all scores are stored.
 //!
-//! Plain attention is [`firebox_kernels::self_attention`]'s.
+//! Attention to all and within a window is [`firebox_kernels::self_attention`]'s.
 
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
@@ -93,21 +93,17 @@ pub(super) fn weighted(
     product(precision, dropout(p, rate, stream), values)
 }
 
-/// Which keys each query does not see, `[batch, 1, query, key]`: those after the text's end, and with
-/// a `reach` all that are farther away, but for the first, which everyone sees.
+/// Which keys no query sees, `[batch, 1, query, key]`: those after the text's end.
 pub(super) fn hidden(
     [batch, time]: [usize; 2],
     lengths: Option<&[usize]>,
-    reach: Option<usize>,
     device: &Device,
 ) -> Tensor<4, Bool> {
     let mut hidden = Vec::with_capacity(batch * time * time);
     for sample in 0..batch {
         let length = lengths.map_or(time, |lengths| lengths[sample]);
-        for query in 0..time {
-            let far =
-                |key: usize| reach.is_some_and(|reach| key > 0 && query.abs_diff(key) > reach);
-            hidden.extend((0..time).map(|key| key >= length || far(key)));
+        for _ in 0..time {
+            hidden.extend((0..time).map(|key| key >= length));
         }
     }
     let data = TensorData::new(hidden, [batch, 1, time, time]);

@@ -72,7 +72,8 @@ pub enum TextAttention {
     Full,
     /// Each to all, with terms for the distance: DeBERTa's.
     Disentangled(Disentangled),
-    /// Each to its neighbours and the first token, which sees all: Longformer's.
+    /// Each to its neighbours and the first token, which sees all: Longformer's. No scores but these are
+    /// computed, and none are stored, on processors and in the kernels of GPUs.
     Windowed(Windowed),
 }
 

@@ -10,11 +10,11 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Attention, EncoderParameters, EncoderSettings, FeedForward, encoder_layer, feed_forward_add,
-    layer_norm, linear_add, linear_in, normal, self_attention,
+    Attention, AttentionWindow, EncoderParameters, EncoderSettings, FeedForward, attention,
+    encoder_layer, feed_forward_add, layer_norm, linear_add, linear_in, normal, self_attention,
 };
 
-use super::attention::{Distances, disentangled_scores, heads, hidden, product, rows, weighted};
+use super::attention::{Distances, disentangled_scores, heads, hidden, rows, weighted};
 use super::config::{Disentangled, TextAttention, TextEncoderConfig};
 
 /// Deviation of initial weights. Source: BERT's `initializer_range`.
@@ -166,22 +166,19 @@ impl TextSelfAttention {
         [stream, after]: [Option<Stream>; 2],
     ) -> Tensor<2> {
         let residual = x.clone();
-        let qkv = linear_in(precision, x.clone(), &self.in_proj);
         let attended = match (&config.attention, around.distances) {
             (TextAttention::Disentangled(rule), Some(distances)) => {
+                let qkv = linear_in(precision, x, &self.in_proj);
                 self.disentangled(config, rule, precision, qkv, distances, around, stream)
             }
             (TextAttention::Windowed(rule), _) => {
                 let reach = rule.reach.get(around.index).copied().unwrap_or_default();
-                self.windowed(config, reach, precision, [x, qkv], around, stream)
+                self.windowed(config, reach, precision, x, around, stream)
             }
             _ => {
                 let Surroundings { batch, time, lengths, .. } = around;
-                let settings = Attention {
-                    dropout: config.attention_dropout,
-                    precision,
-                    ..Attention::new(config.heads)
-                };
+                let settings = plain(config, precision);
+                let qkv = linear_in(precision, x, &self.in_proj);
                 let qkv = qkv.reshape([batch, time, 3 * config.width]);
                 self_attention(qkv, lengths, stream, &settings)
                     .reshape([batch * time, config.width])
@@ -212,7 +209,7 @@ impl TextSelfAttention {
         let positions = [of(0), of(1)];
         let scores =
             disentangled_scores(precision, rule, [part(0), part(1)], positions, &distances.rows);
-        let unseen = hidden([around.batch, around.time], around.lengths, None, &scores.device());
+        let unseen = hidden([around.batch, around.time], around.lengths, &scores.device());
         let rate = config.attention_dropout;
         rows(weighted(precision, scores, unseen, part(2), rate, stream))
     }
@@ -223,26 +220,34 @@ impl TextSelfAttention {
         config: &TextEncoderConfig,
         reach: usize,
         precision: Precision,
-        [x, qkv]: [Tensor<2>; 2],
+        x: Tensor<2>,
         around: Surroundings<'_>,
         stream: Option<Stream>,
     ) -> Tensor<2> {
-        let (width, shape) = (config.width, [around.batch, around.time, config.heads]);
-        let scale = ((width / config.heads) as f64).sqrt().recip();
-        let attend = |qkv: Tensor<2>, reach, first: Option<usize>, stream: Option<Stream>| {
-            let part = |index: usize| heads(qkv.clone().narrow(1, index * width, width), shape);
-            let unseen = [around.batch, around.time];
-            let unseen = hidden(unseen, around.lengths, reach, &qkv.device());
-            let seen = |x: Tensor<4>| first.map_or(x.clone(), |rows| x.narrow(2, 0, rows));
-            let scores = product(precision, seen(part(0)) * scale, part(1).swap_dims(2, 3));
-            let unseen = first.map_or(unseen.clone(), |rows| unseen.narrow(2, 0, rows));
-            weighted(precision, scores, unseen, part(2), config.attention_dropout, stream)
-        };
+        let (width, Surroundings { batch, time, lengths, .. }) = (config.width, around);
         let draw = |index| stream.map(|stream| stream.substream(index));
-        let others = attend(qkv, Some(reach), None, draw(0));
-        let Some(global) = &self.global else { return rows(others) };
-        let first = attend(linear_in(precision, x, global), None, Some(1), draw(1));
-        let rest = around.time - 1;
-        rows(Tensor::cat(vec![first, others.narrow(2, 1, rest)], 2))
+        // One tensor for both projections, so that no gradient is a sum of more than two, whose order might
+        // be another where the layer is computed again.
+        let x = x.reshape([batch, time, width]);
+        let project = |linear: &Linear| {
+            let qkv = linear_in(precision, x.clone().reshape([batch * time, width]), linear);
+            qkv.reshape([batch, time, 3 * width])
+        };
+        let settings = plain(config, precision);
+        let window = Some(AttentionWindow { reach, global: 1 });
+        let near = Attention { window, ..settings };
+        let others = self_attention(project(&self.in_proj), lengths, draw(0), &near);
+        let Some(global) = &self.global else { return others.reshape([batch * time, width]) };
+        let qkv = project(global);
+        let part = |index: usize| qkv.clone().narrow(2, index * width, width);
+        let first = part(0).narrow(1, 0, 1);
+        let first = attention(first, part(1), part(2), None, lengths, draw(1), &settings);
+        let rest = others.narrow(1, 1, time - 1);
+        Tensor::cat(vec![first, rest], 1).reshape([batch * time, width])
     }
+}
+
+/// Attention of each token to all.
+fn plain(config: &TextEncoderConfig, precision: Precision) -> Attention {
+    Attention { dropout: config.attention_dropout, precision, ..Attention::new(config.heads) }
 }

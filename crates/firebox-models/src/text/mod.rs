@@ -98,8 +98,8 @@ impl TextEncoder {
 
     /// The same encoder, of which each layer keeps its input alone and is computed again for its
     /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
-    /// memory, another forward pass, the same numbers to the bit. Only where attention is
-    /// [full](TextAttention::Full): the sums of the others' gradients would be rounded in another order.
+    /// memory, another forward pass, the same numbers to the bit. Not where attention is
+    /// [disentangled](TextAttention::Disentangled): the sums of its gradients would be rounded in another order.
     #[must_use]
     pub fn recomputed(self, recomputed: bool) -> Self {
         Self { recomputed, ..self }
@@ -142,7 +142,7 @@ impl TextEncoder {
             let around =
                 Surroundings { batch, time, lengths, distances: distances.as_ref(), index };
             let stream = stream(1).map(|stream| stream.substream(index as u64));
-            x = match self.recomputed && config.attention == TextAttention::Full {
+            x = match self.recomputed && distances.is_none() {
                 true => again(layer, config, precision, x, around, stream),
                 false => layer.forward(config, precision, x, around, stream),
             };

@@ -77,15 +77,17 @@ impl Chain for Text {
         learn::probe(config, probe, device)
     }
 
-    /// Encoders with full attention do. A folder that cannot be read is said by whoever reads it.
+    /// Encoders without DeBERTa's attention do. A folder that cannot be read is said by whoever reads it.
     fn recomputes(&self, config: &PipelineConfig) -> bool {
         let folder = config.text.as_ref().and_then(|text| text.encoder.folder.as_ref());
         let found = folder.and_then(|folder| firebox_text::read_config(folder).ok());
-        found.is_none_or(|(_, encoder)| encoder.attention == TextAttention::Full)
+        let apart =
+            |attention: &TextAttention| !matches!(attention, TextAttention::Disentangled(_));
+        found.is_none_or(|(_, encoder)| apart(&encoder.attention))
     }
 
     fn not_recomputed(&self) -> &'static str {
-        "the encoder of `text.encoder.folder`, whose attention is DeBERTa's or Longformer's,"
+        "the encoder of `text.encoder.folder`, whose attention is DeBERTa's,"
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {

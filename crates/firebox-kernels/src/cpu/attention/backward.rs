@@ -141,10 +141,10 @@ fn run<C: Compute>(
     packed.d_values.fill(0.0);
     for block in Block::all(task.queries) {
         let known = packed.pack::<C>(task, &block, output, normalisers);
-        let mut first = 0;
-        while let Some(tile) = task.tile(&block, first, KEYS_BACKWARD) {
+        let mut from = 0;
+        while let Some(tile) = task.tile(&block, from, KEYS_BACKWARD) {
             packed.tile::<C>(task, &multiplier, tile, &known);
-            first += tile.keys;
+            from = tile.first_key + tile.keys;
         }
         let factors = [task.rules.scale; QUERIES];
         let (first, lanes, factors) = (block.first, block.lanes(), &factors[..block.count]);

@@ -148,8 +148,9 @@ impl Packed<'_> {
         let (words, key_words) = (multiplier.words::<C>(padded), multiplier.words::<C>(task.keys));
         let (lanes, blocks) = (block.lanes(), block.blocks());
         let mut rows = Rows::new();
-        let mut first = 0;
-        while let Some(tile) = task.tile(block, first, KEYS_FORWARD) {
+        let (mut from, mut add) = (0, false);
+        while let Some(tile) = task.tile(block, from, KEYS_FORWARD) {
+            let first = tile.first_key;
             let scores = Product {
                 rows: tile.keys,
                 blocks,
@@ -163,7 +164,7 @@ impl Packed<'_> {
             let keys = &self.keys[first * words..];
             multiplier.product::<C>(scores, keys, self.queries, self.scores);
             softmax::<C>(kernels, tile, self.scores, &mut rows);
-            if first > 0 {
+            if add {
                 for sums in self.sums[..size * lanes].chunks_exact_mut(lanes) {
                     sums.iter_mut().zip(&rows.factor).for_each(|(sum, factor)| *sum *= factor);
                 }
@@ -179,10 +180,10 @@ impl Packed<'_> {
                 a_step,
                 b_row: lanes,
                 out_row: lanes,
-                add: first > 0,
+                add,
             };
             multiplier.product::<C>(sums, &self.values[at..], self.scores, self.sums);
-            first += tile.keys;
+            (from, add) = (first + tile.keys, true);
         }
         rows
     }

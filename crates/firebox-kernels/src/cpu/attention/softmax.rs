@@ -11,7 +11,7 @@ use super::super::kernels::dispatch;
 use super::super::lanes::Lanes;
 use super::super::math::exp2;
 use super::super::simd::Simd;
-use super::{GROUP, QUERIES};
+use super::{GROUP, QUERIES, Sight};
 
 /// Which probabilities are dropped: those of key `j` for query `i` by the 16 bits number `j % 8` of
 /// block `i + 2^32 · (j / 8)` of a stream.
@@ -31,8 +31,8 @@ pub(super) struct Tile {
     pub(super) first_query: usize,
     /// Queries in blocks of 16: the width of a row.
     pub(super) blocks: usize,
-    /// Whether some keys come after some queries and must not be seen by them.
-    pub(super) diagonal: bool,
+    /// What queries see, if some of these must not see some of these keys.
+    pub(super) edge: Option<Sight>,
     pub(super) draws: Option<Draws>,
 }
 
@@ -66,16 +66,20 @@ const COUNT: [f32; BLOCK] =
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn where_seen<S: Simd>(
+unsafe fn where_seen<S: Lanes>(
+    sight: Sight,
     key: usize,
     queries: S::Vector,
     inside: S::Vector,
     outside: S::Vector,
 ) -> S::Vector {
+    let [first, last] = sight.queries_of(key);
     // SAFETY: the caller's promise is the same. The distance of two positions is exact below 2^24.
     unsafe {
-        let ahead = S::clamp(S::sub(S::splat(key as f32), queries), 0.0, 1.0);
-        S::where_small(ahead, 0.5, inside, outside)
+        let before = S::sub(S::splat(first), queries);
+        let after = S::sub(queries, S::splat(last));
+        let off = S::clamp(S::max(before, after), 0.0, 1.0);
+        S::where_small(off, 0.5, inside, outside)
     }
 }
 
@@ -134,14 +138,14 @@ unsafe fn column_of<S: Lanes, C: Compute, const DROP: bool>(
         let mut max = before;
         for key in 0..keys {
             let mut score = S::load(at.add(key * lanes));
-            if tile.diagonal {
-                score = where_seen::<S>(tile.first_key + key, queries, score, never);
+            if let Some(sight) = tile.edge {
+                score = where_seen::<S>(sight, tile.first_key + key, queries, score, never);
             }
             max = S::max(max, score);
         }
-        // At the first tile nothing has been summed, and infinity minus infinity is NaN.
-        let factor =
-            if tile.first_key == 0 { S::splat(1.0) } else { exp2::<S>(S::sub(before, max)) };
+        // Where no key has been seen so far nothing has been summed, and infinity minus infinity is NaN.
+        let lowest = S::splat(f32::MIN);
+        let factor = exp2::<S>(S::sub(S::max(before, lowest), S::max(max, lowest)));
         let mut sum = S::mul(S::load(rows.sum.as_ptr().add(column)), factor);
         let zero = S::splat(0.0);
         let mut group = 0;
@@ -164,8 +168,8 @@ unsafe fn column_of<S: Lanes, C: Compute, const DROP: bool>(
                     }
                     let score = S::load(at.add((key + half) * lanes));
                     *p = exp2::<S>(S::sub(score, max));
-                    if tile.diagonal {
-                        *p = where_seen::<S>(tile.first_key + key + half, queries, *p, zero);
+                    if let Some(sight) = tile.edge {
+                        *p = where_seen::<S>(sight, tile.first_key + key + half, queries, *p, zero);
                     }
                     sum = S::add(sum, *p);
                     if DROP {
@@ -304,8 +308,8 @@ unsafe fn gradient_of<S: Lanes, C: Compute, const DROP: bool>(
                     let at = key * lanes + column;
                     let score = S::load(columns.scores.add(at));
                     let mut p = S::mul(exp2::<S>(S::sub(score, max)), inverse);
-                    if tile.diagonal {
-                        p = where_seen::<S>(tile.first_key + key, queries, p, nothing);
+                    if let Some(sight) = tile.edge {
+                        p = where_seen::<S>(sight, tile.first_key + key, queries, p, nothing);
                     }
                     let (mut d, mut through) = (S::load(columns.d.add(at)), p);
                     if DROP {
