@@ -116,16 +116,54 @@ fn windows() {
         for (seed, (reach, global, causal)) in
             [(0, 1, false), (5, 0, true), (9, 2, false), (70, 0, false)].into_iter().enumerate()
         {
+            let lengths = Some(vec![70, 0, 33]);
             let near = Problem {
                 window: Some(AttentionWindow { reach, global }),
                 causal,
                 dropout: 0.2,
                 stream,
-                query_lengths: Some(vec![70, 0, 33]),
-                key_lengths: Some(vec![70, 0, 33]),
+                query_lengths: lengths.clone(),
+                key_lengths: lengths,
                 ..problem(65 + seed as u64, [3, 70, 70, 2, 16])
             };
             check(&device, &near, 1e-5);
+        }
+        // Some cubes leave keys out between the first ones and those in reach; some queries see none.
+        for (seed, (reach, global, keys)) in
+            [(9, 2, 260), (40, 0, 260), (3, 40, 260), (9, 0, 100)].into_iter().enumerate()
+        {
+            let window = Some(AttentionWindow { reach, global });
+            let problem = problem(75 + seed as u64, [1, 260, keys, 1, 16]);
+            check(&device, &Problem { window, dropout: 0.2, stream, ..problem }, 1e-5);
+        }
+    });
+}
+
+#[test]
+fn windows_take_the_kernels_and_are_as_wide_as_the_sequence_without_a_change() {
+    alone(|device| {
+        let lengths = Some(vec![40, 0, 13]);
+        let all = Problem {
+            query_lengths: lengths.clone(),
+            key_lengths: lengths,
+            ..problem(85, [3, 40, 40, 2, 16])
+        };
+        let within =
+            |reach| Problem { window: Some(AttentionWindow { reach, global: 1 }), ..all.clone() };
+        assert_eq!(run_packed(&within(39), &device), run_packed(&all, &device));
+        let mut dirty = within(4);
+        let width = dirty.width();
+        for values in &mut dirty.values {
+            values[40 * width..80 * width].fill(f64::NAN);
+            values[93 * width..].fill(f64::NAN);
+        }
+        let watch = LaunchWatch::start();
+        let found = run_packed(&dirty, &device);
+        let launched = watch.end();
+        let works = launched.iter().filter_map(|one| one.work.as_ref());
+        assert_eq!(works.filter(|work| work.name.starts_with("attention")).count(), 3);
+        for (found, exact) in found.iter().zip(&within(4).solve()) {
+            assert!(relative_error(found, exact) < 1e-5);
         }
     });
 }
