@@ -30,7 +30,7 @@ pub struct LoaderConfig {
     pub shuffle: Shuffle,
     /// Samples of similar length together: lengths are rounded up to a multiple of this number of
     /// steps, and a batch holds samples of one such length. With 0, every batch is padded to the
-    /// longest sample of the source.
+    /// longest sample of the source. Of each length there is one short batch an epoch.
     pub buckets: usize,
     /// Steps of a batch, padding included, at least those of the longest sample: a bucket's batches hold
     /// as many samples as fit. With 0, each holds `batch_size` samples.
@@ -70,6 +70,11 @@ pub enum Shuffle {
     /// price: two samples of one block always lie within one window. Of the other samples of a batch
     /// that lies within a window, a share of about `block / window` comes from a sample's own block,
     /// where a full shuffle has `block / samples`.
+    ///
+    /// With [`LoaderConfig::buckets`] each window is sorted by length. What does not fill a batch waits for
+    /// the next windows, less than a batch of each length at a time, so batches are as full, and as many,
+    /// as those of a full shuffle. The share is the same where neighbours are of any length, and greater where
+    /// they are of similar ones: those of one length in a window are then from fewer blocks.
     Blocks {
         /// Neighbouring samples that stay together until their window is shuffled.
         block: usize,
@@ -127,7 +132,6 @@ impl LoaderConfig {
             Shuffle::Blocks { block, window } if block == 0 || window < 2 * block => {
                 Err(LoadError::Blocks { block, window })
             }
-            Shuffle::Blocks { .. } if self.buckets > 0 => Err(LoadError::BlocksOfBuckets),
             _ => Ok(()),
         }
     }

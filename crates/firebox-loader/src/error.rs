@@ -26,11 +26,6 @@ pub enum LoadError {
         /// Samples of a window.
         window: usize,
     },
-    /// Two ways to order samples that exclude one another.
-    #[error(
-        "`shuffle` is `blocks`, and `buckets` is set; samples are ordered by blocks or by length: set `buckets` to 0, or `shuffle` to \"full\""
-    )]
-    BlocksOfBuckets,
     /// Batches that the longest sample does not fit into.
     #[error(
         "`loader.tokens` is {tokens}, and the longest training sample has {longest} steps, which a batch must hold\n  \

@@ -11,7 +11,7 @@
 //! one in use ([`LoaderConfig::upload_ahead`]). A set that fits can stay on the device or in
 //! memory instead ([`TrainResident`]); it gives the same batches, bit for bit. Sets larger than memory
 //! are shuffled by blocks ([`Shuffle::Blocks`]), and samples of unequal length sorted into buckets
-//! ([`LoaderConfig::buckets`]).
+//! ([`LoaderConfig::buckets`]), of a window of blocks at a time if both are asked for.
 //!
 //! [`AugmentedWindows`] are drawn anew in each epoch, with the augmentations of `firebox-cache`: by the
 //! threads that fill batches, or by the device that holds the originals. [`Masking`] hides steps and channels of a batch. Everything drawn is a function of a seed and a
@@ -63,6 +63,7 @@ mod order;
 mod prefetch;
 mod recycle;
 mod resident;
+mod sorted;
 mod source;
 mod upload;
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use firebox_core::Stream;
 
+use crate::sorted::{Lengths, Sorted};
 use crate::{LoaderConfig, Position, Shuffle, Source};
 
 /// The samples of a batch, and the steps that they are padded to.
@@ -23,13 +24,39 @@ pub(crate) struct Plan {
     samples: usize,
     longest: usize,
     kind: Kind,
-    /// Orders of the last epochs that were asked for, the newest last.
-    orders: Mutex<Vec<(u64, Arc<Vec<u32>>)>>,
+    orders: Epochs<Vec<u32>>,
+    sorted: Epochs<Sorted>,
     members: Mutex<Members>,
 }
 
 /// The samples of buckets in their orders, by epoch and bucket, of the last two epochs.
 type Members = BTreeMap<(u64, u64), Arc<Vec<u32>>>;
+
+/// What belongs to the last two epochs that were asked for, the newest last: threads work at the end of one and at the
+/// beginning of the next.
+struct Epochs<T>(Mutex<Vec<(u64, Arc<T>)>>);
+
+impl<T> Default for Epochs<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Epochs<T> {
+    /// That of an epoch; one thread makes it, and others wait for it.
+    fn get(&self, epoch: u64, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, made)) = all.iter().find(|(of, _)| *of == epoch) {
+            return Arc::clone(made);
+        }
+        let made = Arc::new(make());
+        if all.len() > 1 {
+            all.remove(0);
+        }
+        all.push((epoch, Arc::clone(&made)));
+        made
+    }
+}
 
 enum Kind {
     /// In the order of the source, padded to the batch's own longest if lengths are quantised.
@@ -37,6 +64,8 @@ enum Kind {
     Shuffled,
     /// Lengths in steps with the samples that have them, and where their batches begin.
     Buckets(Vec<Bucket>),
+    /// Buckets within windows of blocks, and the steps of each.
+    Sorted(Lengths, Vec<usize>),
 }
 
 struct Bucket {
@@ -55,9 +84,19 @@ impl Bucket {
 impl Plan {
     /// Every sample once an epoch, in an order of its own. The caller has checked that indices fit.
     pub(crate) fn shuffled(source: &dyn Source, config: LoaderConfig) -> Self {
-        let kind = match config.buckets {
-            0 => Kind::Shuffled,
-            quantum => Kind::Buckets(buckets(source, quantum, &config)),
+        let kind = match (config.buckets, config.shuffle) {
+            (0, _) => Kind::Shuffled,
+            (quantum, Shuffle::Full) => Kind::Buckets(buckets(source, quantum, &config)),
+            (quantum, Shuffle::Blocks { .. }) => {
+                let buckets = buckets(source, quantum, &config);
+                let mut of = vec![0; source.len()];
+                for (number, bucket) in (0..).zip(&buckets) {
+                    bucket.members.iter().for_each(|member| of[*member as usize] = number);
+                }
+                let sizes = buckets.iter().map(|own| [own.size, own.members.len()]).collect();
+                let steps = buckets.iter().map(|own| own.steps).collect();
+                Kind::Sorted(Lengths { of, sizes }, steps)
+            }
         };
         Self::new(source, config, kind)
     }
@@ -74,7 +113,8 @@ impl Plan {
             samples: source.len(),
             longest,
             kind,
-            orders: Mutex::default(),
+            orders: Epochs::default(),
+            sorted: Epochs::default(),
             members: Mutex::default(),
         }
     }
@@ -83,6 +123,10 @@ impl Plan {
     pub(crate) fn batches(&self) -> u64 {
         match &self.kind {
             Kind::Buckets(buckets) => buckets.iter().map(|b| b.batches() as u64).sum(),
+            Kind::Sorted(lengths, _) => {
+                let batches = |[size, samples]: &[usize; 2]| samples.div_ceil(*size) as u64;
+                lengths.sizes.iter().map(batches).sum()
+            }
             Kind::InOrder | Kind::Shuffled => self.samples.div_ceil(self.size()) as u64,
         }
     }
@@ -92,7 +136,7 @@ impl Plan {
         match self.kind {
             // Held-out batches keep their number whatever they are padded to.
             Kind::InOrder => self.config.batch_size,
-            Kind::Shuffled | Kind::Buckets(_) => self.config.samples_of(self.longest),
+            _ => self.config.samples_of(self.longest),
         }
     }
 
@@ -147,6 +191,12 @@ impl Plan {
                 }
                 full(vec![])
             }
+            Kind::Sorted(lengths, steps) => {
+                let sorted = self.sorted(position.epoch, lengths);
+                let Some((samples, bucket)) = sorted.batch(place) else { return full(vec![]) };
+                let indices = samples.iter().map(|index| *index as usize).collect();
+                Chosen { indices, steps: steps[bucket], announce: sorted.announce(place) }
+            }
         }
     }
 
@@ -163,53 +213,68 @@ impl Plan {
 
     /// The order of an epoch: of samples, or of batches where there are buckets.
     fn order(&self, epoch: u64) -> Arc<Vec<u32>> {
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, order)) = orders.iter().find(|(of, _)| *of == epoch) {
-            return Arc::clone(order);
-        }
-        let order = Arc::new(self.make_order(epoch));
-        // Threads work at the end of one epoch and at the beginning of the next.
-        if orders.len() > 1 {
-            orders.remove(0);
-        }
-        orders.push((epoch, Arc::clone(&order)));
-        order
+        self.orders.get(epoch, || self.make_order(epoch))
     }
 
     fn make_order(&self, epoch: u64) -> Vec<u32> {
-        let stream = Stream::new(self.config.seed, "order").substream(epoch);
         let count = match &self.kind {
             Kind::Buckets(_) => self.batches() as u32,
-            Kind::InOrder | Kind::Shuffled => self.samples as u32,
+            _ => self.samples as u32,
         };
         match self.config.shuffle {
             Shuffle::Blocks { block, window } if matches!(self.kind, Kind::Shuffled) => {
                 let blocks = self.blocks(epoch, block);
-                let mut order = Vec::with_capacity(self.samples);
-                for (index, blocks) in (0..).zip(blocks.chunks(window / block)) {
-                    let start = order.len();
-                    for number in blocks {
-                        let first = *number as usize * block;
-                        order.extend(first as u32..(first + block).min(self.samples) as u32);
-                    }
-                    let own = stream.substream(1).substream(index);
-                    own.draws().shuffle(&mut order[start..]);
-                }
-                order
+                self.windows(epoch, &blocks, [window / block, block]).flatten().collect()
             }
             _ => {
                 let mut order: Vec<u32> = (0..count).collect();
-                stream.draws().shuffle(&mut order);
+                self.stream(epoch).draws().shuffle(&mut order);
                 order
             }
         }
     }
 
+    /// The samples of windows of so many blocks of so many samples each, in the order of an epoch.
+    fn windows<'a>(
+        &self,
+        epoch: u64,
+        blocks: &'a [u32],
+        [per_window, block]: [usize; 2],
+    ) -> impl Iterator<Item = Vec<u32>> + use<'a> {
+        let (stream, all) = (self.stream(epoch).substream(1), self.samples);
+        (0..).zip(blocks.chunks(per_window)).map(move |(index, blocks)| {
+            let samples = blocks.iter().flat_map(|number| {
+                let first = *number as usize * block;
+                first as u32..(first + block).min(all) as u32
+            });
+            let mut samples: Vec<u32> = samples.collect();
+            stream.substream(index).draws().shuffle(&mut samples);
+            samples
+        })
+    }
+
+    /// The batches of an epoch of buckets within windows.
+    fn sorted(&self, epoch: u64, lengths: &Lengths) -> Arc<Sorted> {
+        self.sorted.get(epoch, || {
+            // Without blocks there is one window of one block.
+            let shape = match self.config.shuffle {
+                Shuffle::Blocks { block, window } => [window / block, block],
+                Shuffle::Full => [1, self.samples],
+            };
+            let blocks = self.blocks(epoch, shape[1]);
+            let windows = self.windows(epoch, &blocks, shape);
+            Sorted::new(lengths, self.stream(epoch), blocks.clone(), shape, windows)
+        })
+    }
+
+    fn stream(&self, epoch: u64) -> Stream {
+        Stream::new(self.config.seed, "order").substream(epoch)
+    }
+
     /// The blocks of an epoch in their order.
-    fn blocks(&self, epoch: u64, block: usize) -> Vec<u32> {
+    pub(crate) fn blocks(&self, epoch: u64, block: usize) -> Vec<u32> {
         let mut blocks: Vec<u32> = (0..self.samples.div_ceil(block) as u32).collect();
-        let stream = Stream::new(self.config.seed, "order").substream(epoch);
-        stream.substream(0).draws().shuffle(&mut blocks);
+        self.stream(epoch).substream(0).draws().shuffle(&mut blocks);
         blocks
     }
 

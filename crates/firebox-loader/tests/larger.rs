@@ -53,8 +53,10 @@ fn make_and_read(folder: &Path) {
         ..LoaderConfig::default()
     };
     let source = Arc::new(TrainSamples(samples.unwrap()));
-    let loader = TrainLoader::new(source, config, Device::default()).unwrap();
-    for epoch in 0..2 {
+    // As they come, and sorted by length.
+    for (epoch, buckets) in [(0, 0), (1, 0), (0, 16), (1, 16)] {
+        let config = LoaderConfig { buckets, ..config };
+        let loader = TrainLoader::new(source.clone(), config, Device::default()).unwrap();
         let mut seen = vec![false; SAMPLES];
         for batch in loader.epoch(Position { epoch, batch: 0 }) {
             let batch = batch.unwrap();

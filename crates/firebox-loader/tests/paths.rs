@@ -78,13 +78,18 @@ fn loader(source: impl TrainSource + 'static, config: LoaderConfig) -> TrainLoad
 }
 
 /// Every way of ordering.
-fn orders() -> [LoaderConfig; 5] {
+fn orders() -> [LoaderConfig; 8] {
+    let blocks = |block, window| Shuffle::Blocks { block, window };
     [
         config(),
-        LoaderConfig { shuffle: Shuffle::Blocks { block: 8, window: 50 }, ..config() },
+        LoaderConfig { shuffle: blocks(8, 50), ..config() },
         LoaderConfig { buckets: 8, ..config() },
         LoaderConfig { buckets: 8, tokens: 100, ..config() },
         LoaderConfig { tokens: 100, ..config() },
+        LoaderConfig { buckets: 8, shuffle: blocks(8, 50), ..config() },
+        LoaderConfig { buckets: 8, tokens: 100, shuffle: blocks(5, 41), ..config() },
+        // Windows that complete no batch.
+        LoaderConfig { buckets: 8, shuffle: blocks(1, 2), ..config() },
     ]
 }
 
@@ -302,8 +307,31 @@ fn settings_of_orders_are_refused_where_they_cannot_be() {
         error(LoaderConfig { shuffle: blocks(8, 15), ..config() }),
         "`shuffle.blocks` has blocks of 8 and a window of 15 samples; a block holds at least 1, and a window at least two blocks"
     );
-    let both = error(LoaderConfig { shuffle: blocks(8, 16), buckets: 4, ..config() });
-    assert!(both.contains("by blocks or by length"), "{both}");
+    assert!(LoaderConfig { shuffle: blocks(8, 16), buckets: 4, ..config() }.validate().is_ok());
+}
+
+#[test]
+fn blocks_mix_as_documented_in_buckets_too() {
+    const SAMPLES: usize = 20_000;
+    let (block, window) = (50, 2000);
+    let shuffle = Shuffle::Blocks { block, window };
+    let config = LoaderConfig { batch_size: 20, buckets: 8, shuffle, workers: 0, ..config() };
+    let loader = loader(Ragged(SAMPLES), config);
+    let (mut pairs, mut same, mut padded, mut valid) = (0u64, 0u64, 0, 0);
+    for batch in loader.epoch(Position::START) {
+        let (_, [size, steps, _], lengths, _, indices, _) = content(batch);
+        (padded, valid) = (padded + size * steps, valid + lengths.iter().sum::<usize>());
+        for (at, a) in indices.iter().enumerate() {
+            pairs += at as u64;
+            same += indices[..at].iter().filter(|b| **b / block == a / block).count() as u64;
+        }
+    }
+    // About `block / window`, where a full shuffle has a tenth of it. The lengths of neighbours are all different here, and
+    // a fifth of a block is of one bucket: without itself, a sample has a little fewer of its own block.
+    let share = same as f64 / pairs as f64;
+    let expected = block as f64 / window as f64;
+    assert!((0.7..1.1).contains(&(share / expected)), "{share} {expected}");
+    assert!((valid as f64) > 0.8 * padded as f64, "{valid} of {padded}");
 }
 
 /// Samples that take a while, counted.

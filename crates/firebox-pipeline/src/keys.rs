@@ -1,7 +1,7 @@
 //! The content keys of a pipeline's results, from settings alone: nothing is read but the files
 //! whose content the first key is.
 
-use firebox_core::Key;
+use firebox_core::{Key, KeyBuilder};
 use firebox_loader::Shuffle;
 use serde::Serialize;
 
@@ -32,12 +32,7 @@ impl Keys {
             .finish();
         let augmented = firebox_cache::augmented_key(windows, &effective(&config.augment), seed);
         let mut training = Key::builder("training", 1).upstream("augmented", augmented);
-        // Left out where every batch is of all samples, so that such runs keep their keys.
-        let loader = &config.loader;
-        let order = (loader.shuffle, loader.buckets, loader.tokens);
-        if order != (Shuffle::Full, 0, 0) {
-            training = training.field("order", json(&order));
-        }
+        training = ordered(training, config);
         // The last bits of such batches are the device's; all others are the same wherever they come from.
         if drawn_on_device(config, arithmetic) {
             training = training.field("drawn", "device");
@@ -72,6 +67,16 @@ impl Keys {
             ("evaluate", Some(self.evaluation)),
             ("report", None),
         ]
+    }
+}
+
+/// The key of a training with the order of its batches, which is left out where every batch is of all samples, so that
+/// such runs keep their keys.
+pub(crate) fn ordered(training: KeyBuilder, config: &PipelineConfig) -> KeyBuilder {
+    let loader = &config.loader;
+    match (loader.shuffle, loader.buckets, loader.tokens) {
+        (Shuffle::Full, 0, 0) => training,
+        order => training.field("order", json(&order)),
     }
 }
 

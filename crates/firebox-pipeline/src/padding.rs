@@ -1,7 +1,7 @@
 //! How much of the training batches is padding, and how much buckets would leave of it. Counted from the lengths of
 //! samples, without reading one.
 
-use firebox_loader::{LoaderConfig, Shuffle, Source};
+use firebox_loader::{LoaderConfig, Source};
 use firebox_monitor::Padding;
 
 /// Lengths of batches that buckets are cut to: each is a shape that a device tunes its kernels for. A choice.
@@ -9,11 +9,10 @@ const LENGTHS: usize = 8;
 /// Steps of the shortest bucket: an encoder may halve them several times.
 const SHORTEST: usize = 8;
 
-/// What of an epoch is padding; none where all samples are of one length, or buckets are set or cannot be.
+/// What of an epoch is padding; none where all samples are of one length, or buckets are set.
 pub(crate) fn padding(source: &dyn Source, loader: &LoaderConfig) -> Option<Padding> {
     let [longest, _] = source.shape();
-    let whole = loader.buckets == 0 && loader.shuffle == Shuffle::Full;
-    if !whole || source.is_empty() || longest == 0 {
+    if loader.buckets > 0 || source.is_empty() || longest == 0 {
         return None;
     }
     let buckets = longest.div_ceil(LENGTHS).max(SHORTEST);
@@ -30,7 +29,7 @@ pub(crate) fn padding(source: &dyn Source, loader: &LoaderConfig) -> Option<Padd
 
 #[cfg(test)]
 mod tests {
-    use firebox_loader::{LoadError, Sample};
+    use firebox_loader::{LoadError, Sample, Shuffle};
 
     use super::*;
 
@@ -73,14 +72,15 @@ mod tests {
     }
 
     #[test]
-    fn equal_lengths_and_other_orders_have_nothing_to_save() {
+    fn equal_lengths_and_buckets_have_nothing_to_save_and_blocks_have() {
         let full = LoaderConfig::default();
         assert_eq!(padding(&Ragged(&[100, 100]), &full), None);
         assert_eq!(padding(&Ragged(&[]), &full), None);
         let ragged = Ragged(&[10, 100]);
         let shuffle = Shuffle::Blocks { block: 1, window: 2 };
         assert_eq!(padding(&ragged, &LoaderConfig { buckets: 8, ..full }), None);
-        assert_eq!(padding(&ragged, &LoaderConfig { shuffle, ..full }), None);
-        assert!(padding(&ragged, &full).is_some());
+        let whole = padding(&ragged, &full);
+        assert!(whole.is_some());
+        assert_eq!(padding(&ragged, &LoaderConfig { shuffle, ..full }), whole);
     }
 }

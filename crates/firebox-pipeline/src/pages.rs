@@ -18,15 +18,14 @@ pub(crate) struct Scattered {
 
 impl Scattered {
     /// The set, if it is one: in mapped files that take more than half of the memory that is free, streamed, and shuffled
-    /// as a whole. Buckets are not shuffled in blocks, and of a smaller set all pages are soon in memory.
+    /// as a whole, in buckets or not. Of a smaller set all pages are soon in memory.
     pub(crate) fn find(
         source: &dyn Source,
         place: Place,
         loader: &LoaderConfig,
         free: impl FnOnce() -> Option<u64>,
     ) -> Option<Self> {
-        let whole = loader.shuffle == Shuffle::Full && loader.buckets == 0;
-        if place != Place::Stream || !whole {
+        if place != Place::Stream || loader.shuffle != Shuffle::Full {
             return None;
         }
         let bytes = source.mapped_bytes();
@@ -127,6 +126,6 @@ mod tests {
         assert!(!find(ALL, Place::Memory, &full) && !find(ALL, Place::Device, &full));
         let shuffle = Shuffle::Blocks { block: 1, window: 2 };
         assert!(!find(ALL, Place::Stream, &LoaderConfig { shuffle, ..full }));
-        assert!(!find(ALL, Place::Stream, &LoaderConfig { buckets: 8, ..full }));
+        assert!(find(ALL, Place::Stream, &LoaderConfig { buckets: 8, ..full }));
     }
 }

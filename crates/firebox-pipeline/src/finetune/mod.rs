@@ -25,7 +25,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::draws_on_device;
 use crate::kept::{Kept, MODEL, Shown, named};
-use crate::keys::{Keys, json};
+use crate::keys::{Keys, json, ordered};
 use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
 use crate::stages::{Run, Windows, split_reasons};
 use crate::unread::only_evaluates_by;
@@ -78,10 +78,14 @@ impl Chain for Finetune {
             Some(encoder) => weights_key(&located(encoder))?,
         };
         // Where the weights lie does not matter, what they are does.
-        let plain = FinetuneConfig { encoder: None, ..settings };
+        let plain = FinetuneConfig { encoder: None, ..settings.clone() };
         let mut training = Key::builder("finetune", 1)
             .upstream("windows", base.windows)
             .upstream("encoder", begun);
+        // That of a pre-training here is in its own key.
+        if settings.encoder.is_some() {
+            training = ordered(training, config);
+        }
         if plain.versions > 0 {
             training = training.field("augment", json(&amplitudes(&config.augment)));
             if draws_on_device(config, &device.arithmetic_of(config)?) {

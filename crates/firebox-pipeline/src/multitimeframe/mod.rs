@@ -24,7 +24,7 @@ use crate::config::{LoaderTable, ModelConfig};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, MODEL, MODELS, Shown};
-use crate::keys::{Keys, json};
+use crate::keys::{Keys, json, ordered};
 use crate::stages::Run;
 use crate::unread::{not_evaluated_by, only_evaluates_by};
 use crate::{PipelineConfig, WindowConfig};
@@ -107,7 +107,7 @@ impl Chain for Multitimeframe {
         let series = crate::feed::series_key(config)?;
         let arithmetic = device.arithmetic_of(config)?;
         let keys = Keys::new(config, series, &arithmetic);
-        let training = Key::builder("multitimeframe", 1)
+        let training = ordered(Key::builder("multitimeframe", 1), config)
             .upstream("windows", keys.windows)
             .field("multitimeframe", json(&settings(config).trained_only()))
             .field("train", json(&config.train))

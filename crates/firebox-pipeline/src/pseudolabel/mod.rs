@@ -28,7 +28,7 @@ use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
-use crate::keys::{Keys, json};
+use crate::keys::{Keys, json, ordered};
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, split_reasons};
 use crate::unread::only_evaluates_by;
@@ -78,7 +78,7 @@ impl Chain for Pseudolabel {
         let series = crate::feed::series_key(config)?;
         let arithmetic = device.arithmetic_of(config)?;
         let keys = Keys::new(config, series, &arithmetic);
-        let training = Key::builder("pseudolabel", 1)
+        let training = ordered(Key::builder("pseudolabel", 1), config)
             .upstream("windows", keys.windows)
             .field("pseudolabel", json(&settings(config)))
             .field("train", json(&config.train))
