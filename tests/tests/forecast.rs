@@ -235,11 +235,37 @@ fn a_static_feature_that_is_no_number_is_refused_by_name() {
 #[cfg(unix)]
 #[test]
 fn a_run_that_is_stopped_goes_on_to_the_same_scores() {
-    let whole = project("");
+    let plain = check_that_it_goes_on(PLAIN);
+    assert_ne!(plain, check_that_it_goes_on(NOISE));
+}
+
+/// Nothing is drawn of windows.
+#[cfg(unix)]
+const PLAIN: &str = "";
+
+/// Windows with noise, and with steps that are hidden.
+#[cfg(unix)]
+const NOISE: &str = r#"
+[augment]
+mode = "online"
+versions = 1
+scaling = { probability = 0.0 }
+time_warp = { probability = 0.0 }
+volatility_scaling = { probability = 0.0 }
+jitter = { probability = 1.0, sigma = 0.3 }
+[forecast.masking]
+time_masks = 1
+longest = 0.3
+"#;
+
+#[cfg(unix)]
+fn check_that_it_goes_on(more: &str) -> Value {
+    let project = || project(more);
+    let whole = project();
     let long = ["run", "p.toml", "--set", "train.epochs=6"];
     done(&firebox(whole.path(), &long));
     let expected = scores(&run_folder(whole.path()))["results"].clone();
-    let stopped = project("");
+    let stopped = project();
     let folder = stopped.path();
     let mut child = command(folder, &long).stderr(std::process::Stdio::null()).spawn().unwrap();
     // In the training of the second seed, if it comes so far.
@@ -255,6 +281,7 @@ fn a_run_that_is_stopped_goes_on_to_the_same_scores() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     done(&firebox(folder, &long));
     assert_eq!(scores(&run_folder(folder))["results"], expected);
+    expected
 }
 
 #[test]
@@ -280,7 +307,8 @@ fn what_cannot_be_forecast_is_refused_with_the_way_out() {
     refused(&["forecast.seeds=0"], "`forecast.seeds` is 0");
     refused(&["forecast.loss.huber.delta=0"], "`huber.delta` of a loss is 0");
     refused(&["labels=last"], "does not use `labels`");
-    refused(&["augment.versions=2"], "does not use [augment]");
+    refused(&["augment.versions=2"], "`forecast` stores no versions of windows");
+    refused(&["augment.mode=online"], "what follows a window that was scaled, warped or stretched");
     refused(&["pipeline=pretrain"], "[forecast] is there");
     refused(&["split.time.test=0"], "no forecast could be measured after training");
     refused(

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use firebox_tests::{
-    compared_with_its_copy, errors, firebox, kept_and_computed_again, streamed_and_on_device,
+    compared_with_its_copy, errors, firebox, kept_and_computed_again, losses_below,
+    streamed_and_on_device,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -336,6 +337,57 @@ fn folds_and_iterations_learn_the_same_with_layers_that_are_computed_again() {
         assert_eq!(kept.len(), trainings);
         assert_eq!(kept, again);
         assert!(resolved.contains("run.recompute = true: as written; measured: "), "{resolved}");
+    }
+}
+
+#[test]
+fn versions_that_are_drawn_are_the_same_for_any_threads_and_change_what_is_learnt() {
+    const NOISE: [&str; 5] = [
+        "augment.mode=online",
+        "augment.versions=2",
+        "augment.scaling.probability=0",
+        "augment.time_warp.probability=0",
+        "augment.volatility_scaling.probability=0",
+    ];
+    let folds = ["multitimeframe.masking={ time_masks = 1, longest = 0.3, channels = 0.1 }"];
+    let mixed = ["multitimeframe.mix.mixup.alpha=0.4"];
+    let clips = ["pseudolabel.masking={ time_masks = 2, longest = 0.2, channels = 0.2 }"];
+    let warps = ["augment.mode=online", "augment.versions=1"];
+    let all: [(&str, [&[&str]; 4]); 2] =
+        [(FOLDS, [&[], &NOISE, &folds, &mixed]), (CLUSTERS, [&[], &NOISE, &clips, &warps])];
+    for (pipeline, ways) in all {
+        let mut found = vec![];
+        for settings in ways {
+            let losses = |workers| {
+                let (_folder, place) =
+                    trained(pipeline, &[settings, &["train.epochs=1", workers]].concat());
+                losses_below(&place).into_values().collect::<Vec<_>>()
+            };
+            let losses = [losses("loader.workers=0"), losses("loader.workers=3")];
+            assert_eq!(losses[0], losses[1], "{settings:?}");
+            assert!(!found.contains(&losses[0]), "{settings:?} changes nothing");
+            found.push(losses[0].clone());
+        }
+        // Three samples of each window.
+        let steps = |way: usize| found[way].iter().map(Vec::len).sum::<usize>();
+        assert!(steps(1) > 2 * steps(0), "{} {}", steps(1), steps(0));
+    }
+}
+
+#[test]
+fn what_is_drawn_for_clusters_lies_on_the_device_too() {
+    let losses = |place: &str| {
+        let settings = [place, "augment.mode=online", "augment.time_warp.probability=0"];
+        let (_folder, run) = trained(CLUSTERS, &[&settings[..], &["train.epochs=1"]].concat());
+        losses_below(&run).into_values().collect::<Vec<_>>()
+    };
+    let [streamed, on_device] =
+        ["stream", "device"].map(|place| losses(&format!("loader.resident={place}")));
+    assert_eq!(streamed.len(), 2);
+    // The same versions with the same clusters, but for rounding.
+    let all = streamed[0].iter().zip(&on_device[0]);
+    for (a, b) in all.map(|(a, b)| (f64::from_bits(*a), f64::from_bits(*b))) {
+        assert!((a - b).abs() <= 1e-4 * a.abs(), "{a} {b}");
     }
 }
 

@@ -220,7 +220,14 @@ impl TrainResident {
             Some(windows) => {
                 let mut fresh = Fresh::begin(windows);
                 let take = |index, values: &[f32]| fresh.add(windows, index, values);
-                let (about, values) = upload_all(windows.originals(), device, take)?;
+                let (mut about, values) = upload_all(windows.originals(), device, take)?;
+                if let Some(labels) = source.relabels() {
+                    let own = labels.iter().step_by(windows.versions().slots());
+                    for (sample, label) in about.samples.iter_mut().zip(own) {
+                        sample.label = Some(*label);
+                    }
+                    about.classes = source.classes().to_vec();
+                }
                 let fresh = Some(fresh.upload(device));
                 Ok(Self(Arc::new(Held { about, values, fresh })))
             }

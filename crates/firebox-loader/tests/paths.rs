@@ -14,7 +14,8 @@ use firebox_cache::{Store, augmented_key};
 use firebox_core::*;
 use firebox_loader::{
     AugmentedWindows, Batch, HeldOutLoader, LoadError, LoaderConfig, Masking, Place, Position,
-    Resident, Room, Sample, Shuffle, Source, TrainLoader, TrainResident, TrainSource, place,
+    Relabelled, Resident, Room, Sample, Shuffle, Source, TrainLoader, TrainResident, TrainSource,
+    place,
 };
 
 const LONGEST: usize = 37;
@@ -653,8 +654,9 @@ fn augmenting_on_the_way_draws_what_the_cache_would_hold() {
 
 #[test]
 fn a_device_draws_the_versions_that_threads_draw_and_resumes_at_every_batch() {
-    let parts = parts();
+    let (parts, again_parts) = (parts(), parts());
     let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train).unwrap();
+    let own = normaliser.clone();
     let settings = Augmentation { versions: 2, ..Augmentation::default() };
     let online = AugmentedWindows::new(parts.train, normaliser, &settings, 7).unwrap();
     let device = Device::default();
@@ -684,6 +686,22 @@ fn a_device_draws_the_versions_that_threads_draw_and_resumes_at_every_batch() {
                 again.epoch(Position { epoch: 1, batch: from }).map(content).collect();
             assert_eq!(rest, all[(per_epoch + from) as usize..], "{config:?} from {from}");
         }
+    }
+    // Other labels, such as clusters, are those of the windows and their versions.
+    let labels: Vec<u32> = (0..online.len()).map(|index| (index / 3 % 5) as u32).collect();
+    let names: Vec<String> = (0..5).map(|cluster| format!("cluster {cluster}")).collect();
+    let again = AugmentedWindows::new(again_parts.train, own, &settings, 7).unwrap();
+    let relabelled = Relabelled::new(again, labels.clone(), names.clone());
+    let held = TrainResident::upload(&relabelled, &device).unwrap();
+    assert_eq!((held.place(), held.len(), held.classes()), (Place::Device, set.len(), &names[..]));
+    let threads = epochs(&loader(relabelled, config()));
+    let drawn = epochs(&TrainLoader::resident(held, config(), device.clone()).unwrap());
+    for (threads, drawn) in threads.iter().zip(&drawn) {
+        let expected: Vec<_> = drawn.4.iter().map(|index| Some(labels[*index])).collect();
+        assert_eq!((&drawn.3, &threads.3), (&expected, &expected));
+        assert!(
+            threads.0.iter().zip(&drawn.0).all(|(a, b)| (a - b).abs() <= 2e-6 * a.abs().max(1.0))
+        );
     }
     // One by one, from the device, as in a batch.
     let (mut a, mut b) = ([0.0; 16], [0.0; 16]);

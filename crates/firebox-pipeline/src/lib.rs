@@ -69,6 +69,7 @@ mod layers;
 mod leaks;
 mod measure;
 mod multitimeframe;
+mod online;
 mod padding;
 mod page;
 mod pages;

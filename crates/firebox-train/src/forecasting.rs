@@ -86,6 +86,8 @@ pub struct Forecasting {
     statics: usize,
     outputs: usize,
     loss: ForecastLoss,
+    /// Training samples of each window.
+    slots: usize,
 }
 
 impl Forecasting {
@@ -101,15 +103,25 @@ impl Forecasting {
         loss: ForecastLoss,
     ) -> Result<Self, LossError> {
         loss.validate()?;
-        Ok(Self { train, validation, statics, outputs, loss })
+        Ok(Self { train, validation, statics, outputs, loss, slots: 1 })
+    }
+
+    /// The same for a training source that has so many samples of each window one behind the other, its original and
+    /// its versions: what belongs to the window belongs to all of them.
+    pub fn of_versions(self, slots: usize) -> Self {
+        Self { slots: slots.max(1), ..self }
     }
 }
 
 impl Objective<StackedLstm> for Forecasting {
     fn loss(&self, model: &StackedLstm, batch: &Batch, streams: Streams) -> Loss {
         // Only training has dropout, and an index alone does not say of which part it is.
-        let samples = if streams.dropout.is_some() { &self.train } else { &self.validation };
-        let (inputs, lengths, indices) = (batch.inputs.clone(), &batch.lengths, &batch.indices);
+        let (samples, slots) = match streams.dropout {
+            Some(_) => (&self.train, self.slots),
+            None => (&self.validation, 1),
+        };
+        let indices: Vec<usize> = batch.indices.iter().map(|index| index / slots).collect();
+        let (inputs, lengths, indices) = (batch.inputs.clone(), &batch.lengths, &indices);
         let device = inputs.device().without_autodiff();
         let statics = samples.statics_of(indices, self.statics, &device);
         let forecast = model.forecast(inputs, Some(lengths), statics, streams.dropout);
@@ -191,6 +203,16 @@ mod tests {
                     None => objective.loss(&model, &batch, streams),
                 };
                 assert_eq!(found.weight, 4.0);
+                // Versions of a training window, three of each, have what it has.
+                let index = |index: &usize| if dropout.is_some() { 3 * index + 1 } else { *index };
+                let indices = batch.indices.iter().map(index).collect();
+                let versions = Batch { indices, ..batch.clone() };
+                let of_versions = objective.clone().of_versions(3);
+                let same = match dropout {
+                    Some(_) => of_versions.loss(&trained, &versions, streams),
+                    None => of_versions.loss(&model, &versions, streams),
+                };
+                assert_eq!(values(same.value), values(found.value.clone()));
                 let value = f64::from(values(found.value)[0]);
                 assert!((value - expected).abs() < 1e-5 * expected, "{loss:?} {value} {expected}");
             }

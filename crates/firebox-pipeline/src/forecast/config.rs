@@ -1,6 +1,7 @@
 //! `[forecast]`: what is forecast, and from what beside the values of a window.
 
 use firebox_core::{Calendar, Predicted};
+use firebox_loader::Masking;
 use firebox_train::ForecastLoss;
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,10 @@ pub struct ForecastConfig {
     pub predict: Predicted,
     /// What is minimised, over outputs in units of their training scale.
     pub loss: ForecastLoss,
+    /// Stretches of steps, and channels, that are hidden of the inputs of training windows, drawn anew in each epoch;
+    /// targets stay what they are. None by default.
+    #[serde(skip_serializing_if = "Masking::is_off")]
+    pub masking: Masking,
     /// Trainings, with the seeds `run.seed`, `run.seed + 1`, …; at least 1. Scores are means over them,
     /// and intervals cover their spread. A search trains the first alone.
     pub seeds: u64,
@@ -46,6 +51,7 @@ impl Default for ForecastConfig {
             calendar: vec![],
             predict: Predicted::default(),
             loss: ForecastLoss::default(),
+            masking: Masking::default(),
             seeds: 1,
             season: None,
         }
@@ -89,6 +95,9 @@ impl ForecastConfig {
                 return setting(format!("`forecast.{key}` names `{name}` twice"));
             }
         }
+        self.masking.validate().map_err(|error| {
+            PipelineError::Setting(error.to_string().replacen('`', "`forecast.", 1))
+        })?;
         Ok(self.loss.validate()?)
     }
 }

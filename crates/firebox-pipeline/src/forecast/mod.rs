@@ -9,7 +9,7 @@ mod sequences;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Augmentation, Calendar, Event, Key, Labels, SplitRule, Stream, count};
+use firebox_core::{Calendar, Event, Key, Labels, SplitRule, Stream, count};
 use firebox_eval::{ForecastEvaluation, TestScore};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
@@ -25,6 +25,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown};
 use crate::keys::{Keys, json};
+use crate::online::{self, online};
 use crate::page::setting_keys;
 use crate::pretrain::probe_shape;
 use crate::score::{Judge, Score};
@@ -41,6 +42,10 @@ pub(crate) struct Forecast;
 
 /// Keys of `[evaluate]` that forecasts are measured by.
 const EVALUATES_BY: [&str; 5] = ["seed", "confidence", "resamples", "block", "batch_size"];
+
+/// Why windows get noise and are not changed otherwise.
+const NOISE_ALONE: &str =
+    "what follows a window that was scaled, warped or stretched is no longer what followed it";
 
 /// The table, which this kind of pipeline must have.
 fn table(config: &PipelineConfig) -> Result<&ForecastConfig, PipelineError> {
@@ -74,12 +79,7 @@ impl Chain for Forecast {
         if config.labels != Labels::None {
             return unused("`labels`", "its targets are values, declared in [forecast]");
         }
-        if config.augment != Augmentation::default() && config.augment.versions > 0 {
-            return unused(
-                "[augment]",
-                "what a window turns into would no longer be what follows it",
-            );
-        }
+        online::check(config, Some(NOISE_ALONE), "[forecast.masking]")?;
         // A part whose share is not 0 is refused by the split itself where it has no window.
         if let Some(rule @ (SplitRule::Time { test, .. } | SplitRule::Series { test, .. })) =
             config.split
@@ -111,17 +111,22 @@ impl Chain for Forecast {
         let forecast = table(config)?;
         let measured = (forecast.seeds, forecast.season);
         let shown = ForecastConfig { seeds: 1, season: None, ..forecast.clone() };
-        let loss = shown.loss;
-        let shown = ForecastConfig { loss: Default::default(), ..shown };
+        let (loss, masking) = (shown.loss, shown.masking);
+        let shown =
+            ForecastConfig { loss: Default::default(), masking: Default::default(), ..shown };
         let windows = Key::builder("sequences", 1)
             .upstream("windows", base.windows)
             .field("forecast", json(&shown))
             .finish();
-        let training = Key::builder("forecaster", 1)
+        let mut training = Key::builder("forecaster", 1)
             .upstream("training", base.training)
             .upstream("windows", windows)
-            .field("loss", json(&loss))
-            .finish();
+            .field("loss", json(&loss));
+        // Left out where nothing is hidden, so that such runs keep their keys.
+        if masking.is_on() {
+            training = training.field("masking", json(&masking));
+        }
+        let training = training.finish();
         let evaluation = Key::builder("forecasts", 1)
             .upstream("evaluation", base.evaluation)
             .upstream("training", training)
@@ -237,9 +242,10 @@ impl Chain for Forecast {
         if several { "training of the first seed" } else { "" }
     }
 
-    fn unread(&self, _: &PipelineConfig) -> Vec<String> {
-        let tables = ["augment", "labels"].map(str::to_owned);
-        tables.into_iter().chain(not_evaluated_by(&EVALUATES_BY)).collect()
+    fn unread(&self, config: &PipelineConfig) -> Vec<String> {
+        let augment = online(&config.augment).is_none().then_some("augment");
+        let tables = augment.into_iter().chain(["labels"]).map(str::to_owned);
+        tables.chain(not_evaluated_by(&EVALUATES_BY)).collect()
     }
 }
 
@@ -259,7 +265,8 @@ fn begin(
             reason: why.to_owned(),
         });
     }
-    work.reasons.push(run.placed(&sequences.source())?.reason());
+    let source = sequences.source(&run.config.augment, run.config.run.seed)?;
+    work.reasons.push(run.placed(source.as_ref())?.reason());
     work.resolved()?;
     Ok(sequences)
 }
@@ -393,8 +400,12 @@ impl Parts {
     ) -> Result<Self, PipelineError> {
         let device = &run.device.device;
         let normaliser = || sequences.windows.normaliser.clone();
-        let windows = Arc::new(sequences.source());
-        let train = run.placed_loader(windows, Some(run.keys.windows), loader)?;
+        // Each seed has versions of its own.
+        let augment = &run.config.augment;
+        let windows = sequences.source(augment, loader.seed)?;
+        let key = online::samples_key(run.keys.windows, augment, loader.seed);
+        let train = run.placed_loader(windows, Some(key), loader)?;
+        let train = train.with_masking(table(run.config)?.masking);
         let validation = &sequences.windows.parts.validation;
         let validation = match validation.is_empty() {
             true => None,
@@ -413,6 +424,7 @@ impl Parts {
             rule.outputs(),
             table(run.config)?.loss,
         )?;
+        let objective = objective.of_versions(online::slots(augment));
         Ok(Self { train, validation, objective })
     }
 

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 
 use firebox_core::{
-    ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser, SeriesSet, Split, SplitError,
-    TrainWindows, Window, split,
+    Augmentation, ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser, SeriesSet,
+    Split, SplitError, TrainWindows, Window, split,
 };
 use firebox_data::{Action, Checks, Defect, Ingested};
-use firebox_loader::NormalisedWindows;
+use firebox_loader::TrainSource;
 use firebox_train::ForecastSamples;
 
 use super::ForecastConfig;
 use crate::error::PipelineError;
+use crate::online::source;
 use crate::stages::{Run, Windows, rule_for};
 
 /// Everything that is the same for all models of the same data.
@@ -40,9 +41,13 @@ impl Sequences {
         &self.windows.parts.train
     }
 
-    /// The training windows as they are read.
-    pub(super) fn source(&self) -> NormalisedWindows<TrainWindows> {
-        NormalisedWindows::new(self.train().clone(), self.windows.normaliser.clone())
+    /// The training windows as they are learnt from: with their versions, if any are drawn.
+    pub(super) fn source(
+        &self,
+        augment: &Augmentation,
+        seed: u64,
+    ) -> Result<Arc<dyn TrainSource>, PipelineError> {
+        source(self.train().clone(), self.windows.normaliser.clone(), augment, seed)
     }
 
     pub(super) fn test(&self) -> &HeldOutWindows {

@@ -2,9 +2,10 @@
 
 use firebox_core::WalkForward;
 use firebox_export::Architecture;
+use firebox_loader::Masking;
 use firebox_models::{BiLstmAttentionConfig, MlpConfig, TransformerConfig};
 use firebox_monitor::SettingKeys;
-use firebox_train::{Optimizer, TrainConfig};
+use firebox_train::{ConfigError, Mix, Optimizer, TrainConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::PipelineConfig;
@@ -21,6 +22,12 @@ pub struct MultitimeframeConfig {
     pub models: Vec<ModelName>,
     /// Share of each target that is spread evenly over all classes, `0 ≤ share < 1`; R3: 0.1.
     pub label_smoothing: f64,
+    /// How training windows are mixed; not by default.
+    #[serde(skip_serializing_if = "is_unmixed")]
+    pub mix: Mix,
+    /// Stretches of steps, and channels, that are hidden of training windows, drawn anew in each epoch; none by default.
+    #[serde(skip_serializing_if = "Masking::is_off")]
+    pub masking: Masking,
     /// The bidirectional LSTM with attention.
     pub lstm: LstmTable,
     /// The Transformer.
@@ -35,11 +42,17 @@ impl Default for MultitimeframeConfig {
             folds: WalkForward::default(),
             models: ModelName::ALL.to_vec(),
             label_smoothing: 0.1,
+            mix: Mix::None,
+            masking: Masking::default(),
             lstm: LstmTable::default(),
             transformer: TransformerTable::default(),
             mlp: MlpTable::default(),
         }
     }
+}
+
+fn is_unmixed(mix: &Mix) -> bool {
+    *mix == Mix::None
 }
 
 /// One of the models.
@@ -133,6 +146,12 @@ impl MultitimeframeConfig {
             let found = self.label_smoothing.to_string();
             return refuse("label_smoothing", found, "at least 0 and below 1");
         }
+        if let Err(ConfigError { key, found, allowed }) = self.mix.validate() {
+            return refuse(key, found, allowed);
+        }
+        self.masking.validate().map_err(|error| {
+            PipelineError::Setting(error.to_string().replacen('`', "`multitimeframe.", 1))
+        })?;
         for model in &self.models {
             let (name, rate, batch) =
                 (model.name(), self.learning_rate(*model), self.batch(*model));
@@ -285,6 +304,8 @@ mod tests {
         refused("models = ['mlp', 'mlp']", "each once");
         refused("models = ['gru']", "gru");
         refused("label_smoothing = 1.0", "`multitimeframe.label_smoothing` is 1");
+        refused("mix = { mixup = { alpha = 0.0 } }", "`multitimeframe.mix.mixup.alpha` is 0");
+        refused("masking = { longest = 2.0 }", "`multitimeframe.masking.longest` is 2");
         refused("lstm = { learning_rate = 0.0 }", "`multitimeframe.lstm.learning_rate` is 0");
         refused("mlp = { batch_size = 0 }", "`multitimeframe.mlp.batch_size` is 0");
         refused("mlp = { settings = { dropout = 2.0 } }", "`dropout` is 2");

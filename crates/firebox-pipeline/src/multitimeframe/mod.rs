@@ -25,6 +25,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, MODEL, MODELS, Shown};
 use crate::keys::{Keys, json, ordered};
+use crate::online::{self, online};
 use crate::stages::Run;
 use crate::unread::{not_evaluated_by, only_evaluates_by};
 use crate::{PipelineConfig, WindowConfig};
@@ -39,8 +40,7 @@ const EVALUATES_BY: [&str; 7] =
     ["seed", "metric", "confidence", "resamples", "block", "train_limit", "probe"];
 
 /// Tables and keys that are refused, or have a place for each model.
-const UNREAD: [&str; 6] = [
-    "augment",
+const UNREAD: [&str; 5] = [
     "model",
     "loader.batch_size",
     "loader.tokens",
@@ -60,9 +60,7 @@ impl Chain for Multitimeframe {
             let what = "[model] names one model, and `multitimeframe` trains several";
             return refuse(what, "remove it, and set `multitimeframe.models` and their tables");
         }
-        if json(&config.augment) != json(&firebox_core::Augmentation::default()) {
-            return refuse("`multitimeframe` augments nothing", "remove [augment]");
-        }
+        online::check(config, None, "[multitimeframe.masking] and [multitimeframe.mix]")?;
         let optimizer = &config.train.optimizer;
         let usual = match optimizer {
             Optimizer::AdamW(_) => Optimizer::AdamW(AdamWConfig::default()),
@@ -107,7 +105,8 @@ impl Chain for Multitimeframe {
         let series = crate::feed::series_key(config)?;
         let arithmetic = device.arithmetic_of(config)?;
         let keys = Keys::new(config, series, &arithmetic);
-        let training = ordered(Key::builder("multitimeframe", 1), config)
+        let training = ordered(Key::builder("multitimeframe", 1), config);
+        let training = online::varied(training, config, &arithmetic)
             .upstream("windows", keys.windows)
             .field("multitimeframe", json(&settings(config).trained_only()))
             .field("train", json(&config.train))
@@ -158,7 +157,7 @@ impl Chain for Multitimeframe {
             .map(|fold| train::FoldParts::new(fold, run.config.window.normalise))
             .collect::<Result<_, _>>()?;
         if let Some(largest) = parts.iter().max_by_key(|parts| parts.train.windows().len()) {
-            work.reasons.push(run.placed(largest.train.as_ref())?.reason());
+            work.reasons.push(run.placed(run.learnt(largest)?.as_ref())?.reason());
         }
         work.resolved()?;
         let trained = match run.train_folds(work, &settings, &folds, &parts)? {
@@ -202,8 +201,10 @@ impl Chain for Multitimeframe {
         measured.map_or_else(Vec::new, |measured| measured.main_scores())
     }
 
-    fn unread(&self, _: &PipelineConfig) -> Vec<String> {
-        UNREAD.map(str::to_owned).into_iter().chain(not_evaluated_by(&EVALUATES_BY)).collect()
+    fn unread(&self, config: &PipelineConfig) -> Vec<String> {
+        let augment = online(&config.augment).is_none().then_some("augment");
+        let tables = augment.into_iter().chain(UNREAD).map(str::to_owned);
+        tables.chain(not_evaluated_by(&EVALUATES_BY)).collect()
     }
 
     fn unsearched(&self) -> Option<&'static str> {

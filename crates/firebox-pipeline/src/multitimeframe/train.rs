@@ -8,10 +8,12 @@ use firebox_core::{
     Event, Fold, HeldOutWindows, Key, Normalisation, Normaliser, Stream, TrainWindows, count,
 };
 use firebox_kernels::KeptWeights;
-use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows};
+use firebox_loader::{
+    HeldOutLoader, LoadError, LoaderConfig, NormalisedWindows, Source, TrainSource,
+};
 use firebox_models::{Classify, Parameter, layouts, read_parameters};
 use firebox_train::{
-    ClassLoss, Classification, Data, Mix, Outcome, TrainError, check_groups_of_several, groups_of,
+    ClassLoss, Classification, Data, Outcome, TrainError, check_groups_of_several, groups_of,
 };
 
 use super::{ModelName, MultitimeframeConfig};
@@ -23,6 +25,7 @@ use crate::config::RunConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::keys::json;
+use crate::online::source;
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, training};
 use crate::sub::{self, Sub, sub_trained_before};
@@ -204,6 +207,12 @@ impl Run<'_> {
         result
     }
 
+    /// The training windows of a fold as models learn from them: with their versions, if any are drawn.
+    pub(super) fn learnt(&self, parts: &FoldParts) -> Result<Arc<dyn TrainSource>, PipelineError> {
+        let (windows, normaliser) = (parts.train.windows().clone(), parts.normaliser.clone());
+        source(windows, normaliser, &self.config.augment, self.config.run.seed)
+    }
+
     fn trained<M: Classify>(
         &self,
         work: &Work<'_>,
@@ -214,13 +223,14 @@ impl Run<'_> {
         let Task { name, model: which, parts, settings, key } = task;
         let device = &self.device.device;
         let loader = LoaderConfig { batch_size: settings.batch(*which), ..self.loader() };
-        let train = self.placed_loader(parts.train.clone(), None, loader)?;
+        let train = self.placed_loader(self.learnt(parts)?, None, loader)?;
+        let train = train.with_masking(settings.masking);
         let validation = HeldOutLoader::new(parts.validation.clone(), loader, device.clone())?;
         let data = Data { train: &train, validation: Some(&validation) };
         let config = groups_of(&model, &settings.training(*which, &training(self.config)));
         let loss = ClassLoss::CrossEntropy { label_smoothing: settings.label_smoothing };
         let weights = vec![1.0; parts.train.windows().classes().len()];
-        let objective = Classification::new(loss, weights, Mix::None);
+        let objective = Classification::new(loss, weights, settings.mix);
         let (seed, batch_size) = (self.config.run.seed, loader.batch_size);
         let keys = settings.keys(*which, self.config);
         let sub = Sub { name, key: *key, seed, batch_size, keys };
@@ -241,7 +251,7 @@ impl Run<'_> {
         let line = Line {
             fold,
             model: *which,
-            windows: train.samples(),
+            windows: parts.train.len(),
             parameters: summary.parameters,
             steps: summary.steps,
             epochs: summary.epochs,
@@ -292,7 +302,7 @@ pub(super) fn probe(
     let [time, channels] = shape;
     let stream = Stream::new(config.run.seed, "weights");
     let loss = ClassLoss::CrossEntropy { label_smoothing: settings.label_smoothing };
-    let objective = Classification::new(loss, vec![1.0; CLASSES], Mix::None);
+    let objective = Classification::new(loss, vec![1.0; CLASSES], settings.mix);
     let (precision, on) = (probe.precision, &device.device);
     let mut sum: Option<Measured> = None;
     for name in &settings.models {

@@ -208,13 +208,17 @@ fn check_loader(config: &PipelineConfig) -> Result<(), PipelineError> {
 /// The setting by which training windows are drawn anew in each epoch, and the one by which they are not.
 fn drawn_anew(config: &PipelineConfig) -> Option<(String, &'static str)> {
     let finetune = config.finetune.clone().unwrap_or_default();
-    let pretrains = match config.pipeline {
-        Kind::Pretrain => true,
+    let by_mode = match config.pipeline {
+        Kind::Pretrain | Kind::Multitimeframe | Kind::Forecast | Kind::Pseudolabel => true,
         Kind::Finetune => finetune.encoder.is_none(),
-        Kind::Text | Kind::Multitimeframe | Kind::Forecast | Kind::Pseudolabel => false,
+        Kind::Text => false,
     };
-    if pretrains && config.augment.mode == AugmentMode::Online && config.augment.versions > 0 {
-        return Some(("`augment.mode` is \"online\"".to_owned(), "augment.mode = \"cached\""));
+    if by_mode && config.augment.mode == AugmentMode::Online && config.augment.versions > 0 {
+        let way_out = match config.pipeline {
+            Kind::Pretrain | Kind::Finetune => "augment.mode = \"cached\"",
+            _ => "augment.mode = \"none\"",
+        };
+        return Some(("`augment.mode` is \"online\"".to_owned(), way_out));
     }
     (config.pipeline == Kind::Finetune && finetune.versions > 0)
         .then(|| (format!("`finetune.versions` is {}", finetune.versions), "finetune.versions = 0"))

@@ -1,5 +1,6 @@
 //! `[pseudolabel]`: what reference system R4 needs beside the tables that all pipelines have.
 
+use firebox_loader::Masking;
 use firebox_models::CnnBiLstmConfig;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,10 @@ pub struct PseudolabelConfig {
     pub noise: f64,
     /// A run of fewer steps than this is hidden from each window in training; 0 or 1: none. R4: 20.
     pub time_mask: usize,
+    /// Stretches of steps, and channels, that are hidden of training windows beside that run, drawn anew in each epoch
+    /// (SpecAugment's masks); none by default.
+    #[serde(skip_serializing_if = "Masking::is_off")]
+    pub masking: Masking,
     /// The encoder and its classifier.
     pub model: CnnBiLstmConfig,
 }
@@ -36,6 +41,7 @@ impl Default for PseudolabelConfig {
             restarts: 10,
             noise: 0.005,
             time_mask: 20,
+            masking: Masking::default(),
             model: CnnBiLstmConfig::default(),
         }
     }
@@ -64,6 +70,9 @@ impl PseudolabelConfig {
         if !(self.noise >= 0.0 && self.noise.is_finite()) {
             return refuse("noise", self.noise.to_string(), "finite and 0 or more");
         }
+        self.masking.validate().map_err(|error| {
+            PipelineError::Setting(error.to_string().replacen('`', "`pseudolabel.", 1))
+        })?;
         Ok(self.model.validate()?)
     }
 }
@@ -84,6 +93,7 @@ mod tests {
         refused("settled = 1.0", "`pseudolabel.settled` is 1");
         refused("restarts = 0", "`pseudolabel.restarts` is 0");
         refused("noise = -1.0", "`pseudolabel.noise` is -1");
+        refused("masking = { channels = 1.0 }", "`pseudolabel.masking.channels` is 1");
         refused("model = { kernel = 2 }", "`kernel` is 2");
         assert!(toml::from_str::<PseudolabelConfig>("cluster = 3").is_err());
         PseudolabelConfig::default().validate().unwrap();

@@ -29,6 +29,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json, ordered};
+use crate::online::{self, online};
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, split_reasons};
 use crate::unread::only_evaluates_by;
@@ -47,14 +48,7 @@ impl Chain for Pseudolabel {
             let what = "[model] is not read by `pseudolabel`";
             return refuse(what, "remove it, and set [pseudolabel.model]");
         }
-        if json(&config.augment) != json(&firebox_core::Augmentation::default()) {
-            let what =
-                "[augment] is not read by `pseudolabel`, which draws its noise on the device";
-            return refuse(
-                what,
-                "remove it, and set `pseudolabel.noise` and `pseudolabel.time_mask`",
-            );
-        }
+        online::check(config, None, "[pseudolabel.masking]")?;
         if config.labels == Labels::None {
             // Without true classes nothing is judged.
             only_evaluates_by(config, &["seed", "batch_size"])?;
@@ -78,7 +72,8 @@ impl Chain for Pseudolabel {
         let series = crate::feed::series_key(config)?;
         let arithmetic = device.arithmetic_of(config)?;
         let keys = Keys::new(config, series, &arithmetic);
-        let training = ordered(Key::builder("pseudolabel", 1), config)
+        let training = ordered(Key::builder("pseudolabel", 1), config);
+        let training = online::varied(training, config, &arithmetic)
             .upstream("windows", keys.windows)
             .field("pseudolabel", json(&settings(config)))
             .field("train", json(&config.train))
@@ -120,7 +115,7 @@ impl Chain for Pseudolabel {
         let windows = run.windows(&mut work.remade)?;
         work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         let parts = iterate::ClusterParts::new(&windows, &settings)?;
-        work.reasons.push(run.placed(parts.train.as_ref())?.reason());
+        work.reasons.push(run.placed_windows(&parts)?.reason());
         work.resolved()?;
         if let Some(message) = parts.mask_warning(settings.time_mask) {
             run.listener.on(&Event::Warning { message });
@@ -179,8 +174,9 @@ impl Chain for Pseudolabel {
         own.map(|estimate| TestScore::number(name, estimate)).into_iter().collect()
     }
 
-    fn unread(&self, _: &PipelineConfig) -> Vec<String> {
-        ["augment", "model"].map(str::to_owned).into()
+    fn unread(&self, config: &PipelineConfig) -> Vec<String> {
+        let augment = online(&config.augment).is_none().then_some("augment");
+        augment.into_iter().chain(["model"]).map(str::to_owned).collect()
     }
 
     fn unsearched(&self) -> Option<&'static str> {

@@ -7,6 +7,7 @@ use firebox_eval::{
 use super::iterate::Iterated;
 use super::judge::{Judged, Judgement};
 use crate::measure::{data_tables, table};
+use crate::online::slots;
 use crate::stages::{Run, Windows};
 
 /// The report but for what the run's log tells.
@@ -47,10 +48,12 @@ pub(super) fn report(
     report.data = data_tables(windows);
     report.facts = vec![
         Fact::new("training windows", windows.parts.train.len().to_string()),
+        Fact::new("augmented versions", (slots(&run.config.augment) - 1).to_string()),
         Fact::new("iterations", iterated.rounds.len().to_string()),
         Fact::new("horizon", run.config.labels.horizon().to_string()),
     ];
-    report.facts.retain(|fact| fact.name != "horizon" || fact.value != "0");
+    let may_be_none = ["horizon", "augmented versions"];
+    report.facts.retain(|fact| !may_be_none.contains(&fact.name.as_str()) || fact.value != "0");
     report
 }
 
