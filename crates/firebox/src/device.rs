@@ -24,16 +24,57 @@ pub(crate) enum DeviceError {
         "the device `{0}` is not compiled in (this build has {1})\n  build it with: cargo xtask pipeline ... --backend {0}\n  or:            cargo build --release -p firebox --features {0}"
     )]
     NotCompiled(String, String),
-    #[cfg(feature = "gpu")]
     #[error(
         "no `{0}` device was found{1}\n  check its driver, or choose another with --device cpu"
     )]
     Absent(String, String),
 }
 
-/// Every device that a build could have, the CPU last, or why it is not there.
-pub(crate) fn all() -> impl Iterator<Item = (&'static str, Result<ChosenDevice, DeviceError>)> {
-    BACKENDS.iter().map(|(name, _)| (*name, choose(name)))
+/// A device of the list, or a backend without one.
+pub(crate) struct Listed {
+    /// As `--device` and `run.device` take it, such as `cuda:1`; a backend's own name where it has no device.
+    pub(crate) name: String,
+    /// What kind of adapter it is, where its backend says so.
+    pub(crate) kind: Option<&'static str>,
+    /// The device, or why it is not there.
+    pub(crate) found: Result<ChosenDevice, DeviceError>,
+}
+
+/// Every device of every backend that a build could have, the CPU last, or why there is none. What one backend or device
+/// fails at hides no other.
+pub(crate) fn all() -> Vec<Listed> {
+    let of = |(name, compiled): &(&str, bool)| match *name {
+        "cpu" => {
+            let found = Ok(cpu("asked for".to_owned()));
+            vec![Listed { name: (*name).to_owned(), kind: None, found }]
+        }
+        _ if *compiled => listed(name, devices_of(name), |index, device| {
+            (kind_of(&device), opened(name, index, device, "asked for"))
+        }),
+        _ => vec![Listed { name: (*name).to_owned(), kind: None, found: Err(not_compiled(name)) }],
+    };
+    BACKENDS.iter().flat_map(of).collect()
+}
+
+/// The devices that a backend found, each opened by itself.
+fn listed<D>(
+    name: &str,
+    devices: Result<Vec<D>, DeviceError>,
+    open: impl Fn(usize, D) -> (Option<&'static str>, Result<ChosenDevice, DeviceError>),
+) -> Vec<Listed> {
+    let none = |error| vec![Listed { name: name.to_owned(), kind: None, found: Err(error) }];
+    let devices = match devices {
+        Ok(devices) if devices.is_empty() => {
+            return none(DeviceError::Absent(name.to_owned(), String::new()));
+        }
+        Ok(devices) => devices.into_iter().enumerate(),
+        Err(error) => return none(error),
+    };
+    let of = |(index, device)| {
+        let (kind, found) = open(index, device);
+        Listed { name: format!("{name}:{index}"), kind, found }
+    };
+    devices.map(of).collect()
 }
 
 /// Resolves `auto`, `cpu`, `cuda`, `cuda:1`, ….
@@ -51,8 +92,7 @@ pub(crate) fn choose(wanted: &str) -> Result<ChosenDevice, DeviceError> {
         return Err(DeviceError::Unknown(wanted.to_owned()));
     };
     if !compiled {
-        let built: Vec<_> = BACKENDS.iter().filter(|(_, built)| *built).map(|(n, _)| *n).collect();
-        return Err(DeviceError::NotCompiled((*name).to_owned(), built.join(", ")));
+        return Err(not_compiled(name));
     }
     if *name == "cpu" {
         return if index == 0 {
@@ -62,6 +102,11 @@ pub(crate) fn choose(wanted: &str) -> Result<ChosenDevice, DeviceError> {
         };
     }
     gpu(name, index, "asked for")
+}
+
+fn not_compiled(name: &str) -> DeviceError {
+    let built: Vec<_> = BACKENDS.iter().filter(|(_, built)| *built).map(|(n, _)| *n).collect();
+    DeviceError::NotCompiled(name.to_owned(), built.join(", "))
 }
 
 /// The first GPU backend compiled in whose device is there; else the CPU, saying why.
@@ -92,38 +137,98 @@ fn cpu(reason: String) -> ChosenDevice {
     }
 }
 
-#[cfg(feature = "gpu")]
+/// The device of a backend with this number.
 fn gpu(name: &str, index: usize, reason: &str) -> Result<ChosenDevice, DeviceError> {
+    let mut devices = devices_of(name)?;
+    if index >= devices.len() {
+        return Err(DeviceError::Absent(name.to_owned(), beyond(name, index, devices.len())));
+    }
+    opened(name, index, devices.swap_remove(index), reason)
+}
+
+/// What is said of a number that no device has.
+fn beyond(name: &str, index: usize, count: usize) -> String {
+    let there = match count {
+        0 => String::new(),
+        1 => format!(": there is {name}:0 alone"),
+        count => format!(": there are {name}:0 to {name}:{}", count - 1),
+    };
+    format!(" at index {index}{there}")
+}
+
+/// Does what asks a driver. Without one, the runtimes may panic instead of returning an error.
+pub(crate) fn guarded<T>(name: &str, ask: impl FnOnce() -> T) -> Result<T, DeviceError> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask)).map_err(|panic| {
+        let cause = panic.downcast_ref::<String>().map(String::as_str);
+        let cause = cause.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no cause given");
+        DeviceError::Absent(name.to_owned(), format!(": {cause}"))
+    })
+}
+
+/// The devices of a backend in the order of their numbers: those of CUDA and ROCm as their drivers count; adapters of
+/// the other backends by kind, discrete ones first.
+#[cfg(feature = "gpu")]
+fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
+    #[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
     use burn::tensor::DeviceType;
-    let kind = match name {
+    guarded(name, || match name {
         #[cfg(feature = "cuda")]
-        "cuda" => DeviceType::Cuda,
+        "cuda" => Ok(like(&Device::cuda(0))),
         #[cfg(feature = "rocm")]
-        "rocm" => DeviceType::Rocm,
+        "rocm" => Ok(like(&Device::rocm(0))),
         #[cfg(feature = "vulkan")]
-        "vulkan" => DeviceType::Vulkan,
+        "vulkan" => Ok(Device::enumerate(DeviceType::Vulkan).into_vec()),
         #[cfg(feature = "metal")]
-        "metal" => DeviceType::Metal,
+        "metal" => Ok(Device::enumerate(DeviceType::Metal).into_vec()),
         #[cfg(feature = "wgpu")]
-        "wgpu" => DeviceType::Wgpu,
-        _ => return Err(DeviceError::Unknown(name.to_owned())),
-    };
-    // Without a driver the runtimes panic instead of returning an empty list.
-    let found = std::panic::catch_unwind(|| {
-        let device = Device::enumerate(kind).into_iter().nth(index)?;
-        let identity = device.identity();
-        Some((device, identity))
-    });
-    let (device, identity) = match found {
-        Ok(Some(found)) => found,
-        Ok(None) => return Err(DeviceError::Absent(name.to_owned(), format!(" at index {index}"))),
-        Err(panic) => {
-            let cause = panic.downcast_ref::<String>().map(String::as_str);
-            let cause = cause.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no cause given");
-            return Err(DeviceError::Absent(name.to_owned(), format!(": {cause}")));
-        }
-    };
-    let abilities = abilities(&device);
+        "wgpu" => Ok(Device::enumerate(DeviceType::Wgpu).into_vec()),
+        _ => Err(DeviceError::Unknown(name.to_owned())),
+    })?
+}
+
+/// All devices of the runtime of this one, which need not be there. `Device::enumerate` asks every runtime of the build
+/// for one of these, and so fails where any of them does.
+#[cfg(any(feature = "cuda", feature = "rocm"))]
+fn like(device: &Device) -> Vec<Device> {
+    use burn::backend::{CubeDevice, DispatchDevice};
+    let DispatchDevice::Cube(cube) = device.as_dispatch() else { return vec![] };
+    let ids = CubeDevice::enumerate(cube.to_id());
+    ids.into_iter().map(|id| Device::new(CubeDevice::from_id(id))).collect()
+}
+
+#[cfg(not(feature = "gpu"))]
+fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
+    Err(not_compiled(name))
+}
+
+/// What kind of adapter a device of wgpu's is.
+#[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
+fn kind_of(device: &Device) -> Option<&'static str> {
+    use burn::backend::{CubeDevice, DispatchDevice, WgpuDeviceKind};
+    let DispatchDevice::Cube(CubeDevice::Wgpu(adapter)) = device.as_dispatch() else { return None };
+    Some(match adapter.kind {
+        WgpuDeviceKind::DiscreteGpu(_) => "discrete",
+        WgpuDeviceKind::IntegratedGpu(_) => "integrated",
+        WgpuDeviceKind::VirtualGpu(_) => "virtual",
+        WgpuDeviceKind::Cpu => "software on the processor",
+        _ => return None,
+    })
+}
+
+#[cfg(not(any(feature = "vulkan", feature = "metal", feature = "wgpu")))]
+fn kind_of(_: &Device) -> Option<&'static str> {
+    None
+}
+
+#[cfg(feature = "gpu")]
+fn opened(
+    name: &str,
+    index: usize,
+    device: Device,
+    reason: &str,
+) -> Result<ChosenDevice, DeviceError> {
+    let asked = guarded(name, || (device.identity(), abilities(&device)));
+    let (identity, abilities) = asked?;
     // The name as its driver has it, by whose words the class is found; then what kernels are compiled for, which tells
     // parts of one name apart.
     let part = identity.map_or_else(
@@ -139,8 +244,8 @@ fn gpu(name: &str, index: usize, reason: &str) -> Result<ChosenDevice, DeviceErr
 }
 
 #[cfg(not(feature = "gpu"))]
-fn gpu(name: &str, _: usize, _: &str) -> Result<ChosenDevice, DeviceError> {
-    Err(DeviceError::NotCompiled(name.to_owned(), "cpu".to_owned()))
+fn opened(name: &str, _: usize, _: Device, _: &str) -> Result<ChosenDevice, DeviceError> {
+    Err(not_compiled(name))
 }
 
 #[cfg(feature = "gpu")]
@@ -167,5 +272,71 @@ mod tests {
             assert!(message("cuda").contains("--features cuda"));
         }
         assert_eq!(choose("cpu").unwrap().backend, "cpu");
+    }
+
+    fn absent(cause: &str) -> DeviceError {
+        DeviceError::Absent("cuda".to_owned(), cause.to_owned())
+    }
+
+    #[test]
+    fn every_device_is_listed_by_the_name_that_it_is_chosen_by_and_none_hides_another() {
+        let texts = |all: Vec<Listed>| -> Vec<(String, String)> {
+            let text = |found: Result<ChosenDevice, DeviceError>| match found {
+                Ok(device) => device.description,
+                Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+            };
+            all.into_iter().map(|one| (one.name, text(one.found))).collect()
+        };
+        let open = |index: usize, what: &str| match what {
+            "broken" => (None, guarded("cuda", || panic!("it fell off the bus"))),
+            what => {
+                let description = format!("cuda:{index} {what}");
+                (Some("discrete"), Ok(ChosenDevice { description, ..cpu(String::new()) }))
+            }
+        };
+        let found = texts(listed("cuda", Ok(vec!["H200", "broken", "H100"]), open));
+        let expected = [
+            ("cuda:0", "cuda:0 H200"),
+            ("cuda:1", "no `cuda` device was found: it fell off the bus"),
+            ("cuda:2", "cuda:2 H100"),
+        ];
+        assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+        for (devices, said) in [
+            (Ok(vec![]), "no `cuda` device was found"),
+            (Err(absent(": no driver")), "no `cuda` device was found: no driver"),
+        ] {
+            assert_eq!(
+                texts(listed("cuda", devices, open)),
+                [("cuda".to_owned(), said.to_owned())]
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_listed_can_be_chosen() {
+        let all = all();
+        for (name, compiled) in BACKENDS {
+            let own = |one: &&Listed| one.name.split(':').next() == Some(name);
+            let there: Vec<&Listed> = all.iter().filter(own).collect();
+            assert!(!there.is_empty(), "{name}");
+            let missing = |one: &&Listed| matches!(&one.found, Err(DeviceError::NotCompiled(..)));
+            assert_eq!(there.iter().all(missing), !compiled, "{name}");
+        }
+        for Listed { name, found, .. } in &all {
+            if let Ok(device) = found {
+                assert_eq!(choose(name).unwrap().description, device.description);
+            }
+        }
+        assert!(all.last().is_some_and(|one| one.name == "cpu" && one.found.is_ok()));
+    }
+
+    #[test]
+    fn a_number_that_no_device_has_is_refused_with_those_that_are_there() {
+        let said = |count| absent(&beyond("cuda", 3, count)).to_string();
+        assert!(said(0).starts_with("no `cuda` device was found at index 3\n"));
+        assert!(
+            said(1).starts_with("no `cuda` device was found at index 3: there is cuda:0 alone")
+        );
+        assert!(said(3).contains("at index 3: there are cuda:0 to cuda:2\n"));
     }
 }

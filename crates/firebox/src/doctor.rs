@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Args;
 use firebox_pipeline::{DoctorCase, DoctorConfig, Found};
 
-use crate::device;
+use crate::device::{self, Listed};
 use crate::output::say;
 use crate::terminal::write_line;
 
@@ -40,9 +40,15 @@ pub(crate) fn run(flags: &DoctorFlags) -> anyhow::Result<ExitCode> {
             .open(path)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let devices = device::all().map(|(name, found)| match found {
-        Ok(device) => Found::of(name, &device),
-        Err(error) => Found::absent(name, error.to_string().lines().next().unwrap_or_default()),
+    // What a driver fails to tell of one device hides no other.
+    let devices = device::all().into_iter().map(|Listed { name, kind, found }| {
+        let asked = found.and_then(|device| {
+            let found = device::guarded(&name, || Found::of(&name, &device))?;
+            Ok(Found { kind: kind.map(str::to_owned), ..found })
+        });
+        asked.unwrap_or_else(|error| {
+            Found::absent(&name, error.to_string().lines().next().unwrap_or_default())
+        })
     });
     let config = DoctorConfig { quick: flags.quick, only: flags.workload };
     let mut result =

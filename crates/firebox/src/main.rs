@@ -31,6 +31,7 @@ use clap::{Args, Parser, Subcommand};
 use firebox_pipeline::monitor::{Counted, ProfileConfig};
 use firebox_pipeline::{Finished, Outcome, PipelineError, Prepared, Source};
 
+use crate::device::Listed;
 use crate::output::{OutputError, say};
 use crate::terminal::{LogFormat, Terminal, write_line};
 
@@ -387,14 +388,15 @@ fn compare(flags: &CompareFlags) -> anyhow::Result<ExitCode> {
 }
 
 fn devices() -> anyhow::Result<ExitCode> {
-    for (name, found) in device::all() {
-        match found {
-            Ok(device) => say(format_args!("{name:<8} {}", device.description))?,
-            Err(error) => {
-                let error = error.to_string();
-                say(format_args!("{name:<8} {}", error.lines().next().unwrap_or_default()))?;
-            }
-        }
+    for Listed { name, kind, found } in device::all() {
+        let text = match found {
+            Ok(device) => device.description,
+            Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+        };
+        // A device of a GPU begins with its name.
+        let text = text.strip_prefix(&format!("{name} ")).unwrap_or(&text);
+        let kind = kind.map_or(String::new(), |kind| format!("{kind}: "));
+        say(format_args!("{name:<9} {kind}{text}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,8 +9,10 @@ use crate::precision::{Abilities, Support};
 /// A device that was looked for.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
-    /// Its name, such as `cuda`.
+    /// Its name as `--device` takes it, such as `cuda:1`; the backend's where it has no device.
     pub name: String,
+    /// What kind of adapter it is, such as `discrete`, where its backend says so.
+    pub kind: Option<String>,
     /// What it is, or why it is not there.
     pub description: String,
     /// Whether it can be used.
@@ -26,6 +28,7 @@ impl Found {
     pub fn of(name: &str, device: &ChosenDevice) -> Self {
         Self {
             name: name.to_owned(),
+            kind: None,
             description: device.description.clone(),
             there: true,
             abilities: Abilities::of(device).ok(),
@@ -37,11 +40,19 @@ impl Found {
     pub fn absent(name: &str, why: &str) -> Self {
         Self {
             name: name.to_owned(),
+            kind: None,
             description: why.to_owned(),
             there: false,
             abilities: None,
             hardware: None,
         }
+    }
+
+    /// Its kind and what it is, or why it is not there, without the name that it stands behind.
+    pub(super) fn said(&self) -> String {
+        let said = self.description.strip_prefix(&format!("{} ", self.name));
+        let said = said.unwrap_or(&self.description);
+        self.kind.as_ref().map_or(said.to_owned(), |kind| format!("{kind}: {said}"))
     }
 
     /// Its types of numbers, matrix units, integers of 8 bits and memory, in one line.
@@ -72,6 +83,18 @@ mod tests {
     use firebox_core::Precision;
 
     use super::*;
+
+    #[test]
+    fn a_device_stands_behind_its_name_once() {
+        let absent = Found::absent("vulkan", "no driver");
+        assert_eq!(absent.said(), "no driver");
+        let kind = Some("discrete".to_owned());
+        let found = Found { name: "cuda:1".to_owned(), kind, ..absent };
+        let found = Found { description: "cuda:1 H200; f32".to_owned(), ..found };
+        assert_eq!(found.said(), "discrete: H200; f32");
+        let other = Found { description: "cuda:12 H200".to_owned(), kind: None, ..found };
+        assert_eq!(other.said(), "cuda:12 H200");
+    }
 
     #[test]
     fn each_device_says_what_it_can_compute_in() {

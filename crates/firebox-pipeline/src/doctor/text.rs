@@ -62,9 +62,9 @@ fn devices(out: &mut String, examination: &Examination) {
     out.push('\n');
     heading(out, "Devices");
     for found in &examination.devices {
-        item(out, &format!("{:<8}", found.name), &found.description);
+        item(out, &format!("{:<9}", found.name), &found.said());
         if let Some(able) = found.able() {
-            item(out, "        ", &able);
+            item(out, "         ", &able);
         }
     }
     let what = format!(
