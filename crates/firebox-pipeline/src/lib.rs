@@ -99,8 +99,8 @@ pub use bench::suite::{
     TorchConfig, Untimed, suite,
 };
 pub use bench::{
-    BenchConfig, BenchResult, Ceilings, PageFaults, SmallModel, Watching, Workload, bench,
-    bench_shown,
+    ADDED_AIM, BenchConfig, BenchResult, Ceilings, PageFaults, Share, SmallModel, StepParts,
+    UPDATE_AIM, Verdict, Watching, Workload, bench, bench_shown,
 };
 pub use compare::compare;
 pub use config::{

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use firebox_core::Precision;
 use firebox_pipeline::{
-    BenchConfig, BenchResult, PageFaults, Regression, SuiteConfig, SuitePart, TorchConfig, Untimed,
-    Workload,
+    ADDED_AIM, BenchConfig, BenchResult, PageFaults, Regression, Share, StepParts, SuiteConfig,
+    SuitePart, TorchConfig, UPDATE_AIM, Untimed, Workload,
 };
 
 use crate::device;
@@ -68,6 +68,9 @@ struct OneFlags {
     /// Sampler, log, trackers and progress on, as in a run that is watched, and what they cost.
     #[arg(long)]
     watched: bool,
+    /// Tell where the time of a step goes: forward, backward, and what the trainer adds. On processors.
+    #[arg(long)]
+    parts: bool,
     /// Device: auto, cpu, cuda:0, vulkan, …
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
@@ -98,7 +101,7 @@ struct SuiteFlags {
     /// peer runs. What there is no time for is listed. The last one counts.
     #[arg(long, default_value_t = 15.0, overrides_with = "minutes")]
     minutes: f64,
-    /// Only these parts: table, watching, matrix, scaling.
+    /// Only these parts: table, watching, trainer, matrix, scaling.
     #[arg(long, value_delimiter = ',', value_name = "PART,…")]
     only: Vec<SuitePart>,
     /// A peer that is timed beside, in turn.
@@ -143,6 +146,7 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
         samples: flags.samples,
         workers: flags.workers,
         watched: flags.watched,
+        parts: flags.parts,
         ..BenchConfig::new(flags.workload)
     };
     let device = device::choose(&flags.device)?;
@@ -184,7 +188,35 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
             say(format_args!("and {begin:.1} ms of processor time to begin, {end:.1} ms to end"))?;
         }
     }
+    if let Some(parts) = &result.parts {
+        // The aims are of this model and batch.
+        let aims = flags.workload == Workload::LstmMae && *batch == 512;
+        for line in parts_lines(parts, aims) {
+            say(line)?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the time of a step goes, beside the aims for it.
+fn parts_lines(parts: &StepParts, aims: bool) -> [String; 4] {
+    let aim = |share: Share, aim: f64| match aims {
+        true => format!(" (aim: under {:.0} %, {})", 100.0 * aim, share.below(aim)),
+        false => String::new(),
+    };
+    let StepParts { steps, whole_ms, added, update, .. } = *parts;
+    [
+        format!(
+            "of {whole_ms:.1} ms a step (mean of {steps}): forward {:.1}, backward {:.1}",
+            parts.forward_ms, parts.backward_ms
+        ),
+        format!("everything else: {added} of it{}", aim(added, ADDED_AIM)),
+        format!("optimizer, clipping and zeroing: {update} at most{}", aim(update, UPDATE_AIM)),
+        format!(
+            "waiting for data {:.3} ms, reading the loss and the norm {:.3} ms, optimizer {:.3} ms",
+            parts.waiting_ms, parts.read_back_ms, parts.optimizer_ms
+        ),
+    ]
 }
 
 fn run_suite(flags: &SuiteFlags) -> anyhow::Result<ExitCode> {

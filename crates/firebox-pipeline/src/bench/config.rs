@@ -125,6 +125,8 @@ pub struct BenchConfig {
     pub seconds: f64,
     /// Whether sampler, trackers and progress go on beside it, as in a run that is watched.
     pub watched: bool,
+    /// Whether it is told where the time of a step goes. On processors alone, and not in evaluation.
+    pub parts: bool,
     /// Whether samples come as those of real data do, instead of as copies from memory: from mapped shards of half
     /// precision, normalised window by window and (but for cnn-lstm) varied anew. Not in evaluation, and not for
     /// bert-base, whose tokens are in memory in a run, too.
@@ -151,6 +153,7 @@ impl BenchConfig {
             seed: 1337,
             seconds: 0.0,
             watched: false,
+            parts: false,
             stored: false,
         }
     }
@@ -183,6 +186,13 @@ impl BenchConfig {
         }
         if self.evaluate && (self.watched || self.seconds > 0.0) {
             return refuse("--watched and --seconds are for training; leave out --eval".to_owned());
+        }
+        if self.parts && self.evaluate {
+            return refuse("--parts is for training; leave out --eval".to_owned());
+        }
+        if self.parts && self.steps < 3 {
+            // The last one has no end, and one alone has no error.
+            return refuse("--parts needs --steps of 3 or more".to_owned());
         }
         let loader = LoaderConfig { workers: self.workers, ..LoaderConfig::default() };
         if let Err(LoadError::TooMany { found, most, .. }) = loader.validate() {
@@ -246,6 +256,8 @@ mod tests {
             "--seconds is -1; it must be from 0 to 3600",
         );
         check(BenchConfig { evaluate: true, watched: true, ..config }, "leave out --eval");
+        check(BenchConfig { parts: true, evaluate: true, ..config }, "--parts is for training");
+        check(BenchConfig { parts: true, steps: 2, ..config }, "--parts needs --steps of 3");
         check(BenchConfig { workers: 100_000, ..config }, "--workers is 100000");
         let forecast = BenchConfig::new(Workload::LstmForecast);
         check(BenchConfig { length: Some(9), ..forecast }, "24 steps");

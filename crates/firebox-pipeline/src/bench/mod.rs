@@ -13,6 +13,7 @@ mod lstm_forecast;
 mod lstm_mae;
 mod mlp;
 mod noise;
+mod parts;
 mod probe;
 mod processor;
 mod small;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use self::ceilings::Ceilings;
 use self::config::Sizes;
 pub use self::config::{BenchConfig, Workload};
+pub use self::parts::{ADDED_AIM, Share, StepParts, UPDATE_AIM, Verdict};
 pub(crate) use self::probe::Probe;
 pub use self::small::SmallModel;
 pub(crate) use self::small::measure_small;
@@ -51,7 +53,7 @@ pub struct BenchResult {
     pub mode: String,
     /// The device with its threads.
     pub device: String,
-    /// Precision as the peer spells it: `fp32`, `bf16`.
+    /// Precision, such as `f32`; of a peer as it spells it (`fp32`).
     pub precision: String,
     /// Samples of a batch.
     pub batch: usize,
@@ -98,6 +100,9 @@ pub struct BenchResult {
     /// What watching cost, where it was on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watching: Option<Watching>,
+    /// Where the time of a step goes, where it was taken apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<StepParts>,
 }
 
 /// Page faults, a step.
@@ -136,6 +141,13 @@ pub fn bench_shown(
 ) -> Result<BenchResult, PipelineError> {
     let sizes = config.sizes()?;
     check_precision(config.precision, device)?;
+    if config.parts && device.backend != "cpu" {
+        return Err(PipelineError::Setting(
+            "--parts is of a processor: a GPU takes steps that the host does not wait for, so that the host's times are not theirs\n  \
+             `firebox run FILE --profile` times the kernels of a GPU"
+                .to_owned(),
+        ));
+    }
     let kernels = device.arithmetic()?;
     let measured = measure(config, device, progress)?;
     let Measured {
@@ -148,6 +160,7 @@ pub fn bench_shown(
         utilisation,
         page_faults,
         watching,
+        parts,
     } = measured;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
@@ -159,7 +172,7 @@ pub fn bench_shown(
         workload: config.workload.name().to_owned(),
         mode: if config.evaluate { "eval" } else { "train" }.to_owned(),
         device: short_name(device),
-        precision: peer_name(config.precision),
+        precision: config.precision.to_string(),
         batch: sizes.batch,
         step_ms: median,
         min_ms: sorted[0],
@@ -177,6 +190,7 @@ pub fn bench_shown(
         parameters,
         gflop: work::operations(config.workload, sizes, config.evaluate) / 1e9,
         watching,
+        parts,
     })
 }
 
@@ -245,15 +259,6 @@ pub(crate) fn short_name(device: &ChosenDevice) -> String {
     }
 }
 
-/// A precision as the peer's script spells it.
-fn peer_name(precision: Precision) -> String {
-    match precision {
-        Precision::F32 => "fp32".to_owned(),
-        Precision::F16 => "fp16".to_owned(),
-        other => other.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
 
@@ -291,11 +296,18 @@ mod tests {
                 assert!(!line[key].is_null(), "{key}");
             }
             assert_eq!(line["mode"], if evaluate { "eval" } else { "train" });
+            assert_eq!(line["precision"], "bf16");
             let faults = &line["page_faults"];
             assert_eq!(faults.is_null(), cfg!(not(unix)), "{line}");
             let counted = |kind: &str| faults[kind].as_f64().is_some_and(|count| count >= 0.0);
             assert!(faults.is_null() || counted("minor") && counted("major"), "{line}");
         }
+    }
+
+    #[test]
+    fn types_are_called_as_everywhere_else_and_the_peers_names_are_taken() {
+        let config = BenchConfig { precision: "fp32".parse().unwrap(), ..small(Workload::Mlp) };
+        assert_eq!(bench(&config, &ChosenDevice::named("cpu")).unwrap().precision, "f32");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use firebox_train::{
 use super::PageFaults;
 use super::config::BenchConfig;
 use super::noise::Noise;
+use super::parts::{StepParts, apart};
 use super::processor;
 use super::stored::Stored;
 use super::watch::{Followed, Watching, watched};
@@ -59,6 +60,8 @@ pub(crate) struct Measured {
     pub(crate) page_faults: Option<PageFaults>,
     /// What watching cost, if there was any.
     pub(crate) watching: Option<Watching>,
+    /// Where the time of a step went, if it was taken apart.
+    pub(crate) parts: Option<StepParts>,
 }
 
 /// What the system had counted when the timed steps began.
@@ -186,7 +189,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
             _ => {}
         }
     };
-    let mut watching = None;
+    let (mut watching, mut parts) = (None, None);
     // The processor's own time tells its utilisation without a sampler.
     sampled(if gpu { GPU_PERIOD } else { 0.0 }, false, &listener, || {
         if config.evaluate {
@@ -209,7 +212,10 @@ pub(super) fn time<M: Module, O: Objective<M>>(
                 requests: &Requests::new(),
                 listener,
             };
-            train(model, objective, &loader, (config, beside.train), &run)
+            let work = || train(model, objective, &loader, (config, beside.train), &run);
+            let ((), found) = apart(config, work)?;
+            parts = found;
+            Ok(())
         };
         if !config.watched {
             return train(&listener);
@@ -225,7 +231,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         done
     })?;
     let steps = steps.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Measured { parameters, watching, ..steps.end(gpu) })
+    Ok(Measured { parameters, watching, parts, ..steps.end(gpu) })
 }
 
 /// Steps of training as the loop reports them: from asking for a batch to the updated weights.

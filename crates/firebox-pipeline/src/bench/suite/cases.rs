@@ -20,6 +20,8 @@ pub enum SuitePart {
     Table,
     /// What sampler, log, trackers and progress cost.
     Watching,
+    /// What the trainer adds to forward and backward, on processors.
+    Trainer,
     /// Every workload in every precision and at two batch sizes.
     Matrix,
     /// Curves over one size each.
@@ -28,9 +30,10 @@ pub enum SuitePart {
 
 impl SuitePart {
     /// Every part with its name.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Table, "table"),
         (Self::Watching, "watching"),
+        (Self::Trainer, "trainer"),
         (Self::Matrix, "matrix"),
         (Self::Scaling, "scaling"),
     ];
@@ -119,6 +122,9 @@ const TIMED_QUICK: f64 = 0.3;
 /// The same where it is measured what watching costs: the sampler looks once a second, and trackers
 /// write every other second.
 const TIMED_WATCHED: f64 = 10.0;
+/// Steps that are taken apart, whatever the time: the aims are of one size of batch, and shares need their errors.
+const TAKEN_APART: u64 = 10;
+const TAKEN_APART_QUICK: u64 = 5;
 /// Seconds of making a parameter and a number of noise.
 const MAKING: f64 = 2e-8;
 /// What PyTorch takes of our time, on the safe side, and until it has begun, seconds.
@@ -131,6 +137,7 @@ impl Choice<'_> {
         let mut cases = vec![];
         cases.extend(self.table());
         cases.extend(self.watching());
+        cases.extend(self.trainer());
         cases.extend(self.matrix());
         cases.extend(self.scaling());
         cases.retain(|case| self.parts.contains(&case.part));
@@ -178,6 +185,23 @@ impl Choice<'_> {
             case(SuitePart::Watching, name, config)
         };
         vec![of("alone", false), of("watched", true)]
+    }
+
+    /// The batch is that of the aims.
+    fn trainer(&self) -> Vec<Case> {
+        if self.on_gpu {
+            return vec![];
+        }
+        let of = |precision: Precision| {
+            let config = BenchConfig {
+                precision,
+                batch: Some(512),
+                parts: true,
+                ..BenchConfig::new(Workload::LstmMae)
+            };
+            case(SuitePart::Trainer, &format!("parts of a step, {precision}"), config)
+        };
+        self.precisions().into_iter().map(of).collect()
     }
 
     fn matrix(&self) -> Vec<Case> {
@@ -285,7 +309,11 @@ impl Choice<'_> {
             timed *= 5.0;
         }
         let least = if self.quick || case.composed { 2.0 } else { 3.0 };
-        let steps = (timed / step).clamp(least, 400.0).round();
+        let steps = match case.part {
+            SuitePart::Trainer if self.quick => TAKEN_APART_QUICK as f64,
+            SuitePart::Trainer => TAKEN_APART as f64,
+            _ => (timed / step).clamp(least, 400.0).round(),
+        };
         let warmup = (steps / 5.0).ceil().clamp(1.0, 20.0);
         case.config.steps = steps as u64;
         case.config.warmup = warmup as u64;
@@ -370,6 +398,7 @@ mod tests {
             }
             let of = |part| cases.iter().filter(|case| case.part == part).count();
             assert_eq!((of(SuitePart::Table), of(SuitePart::Watching)), (5, 2));
+            assert_eq!(of(SuitePart::Trainer), if on_gpu { 0 } else { 2 });
             let precisions = if on_gpu { 3 } else { 2 };
             let batches = if quick { 1 } else { 3 };
             assert_eq!(of(SuitePart::Matrix), 6 * precisions * batches);

@@ -5,7 +5,7 @@ use firebox_eval::{Fact, Sheet, SheetSection, Table};
 use super::cases::SuitePart;
 use super::result::{Measurement, Performance, Regression, Spread, Untimed};
 use super::tables::{
-    commands, digits, machine, scaling, settings, speed_ups, spread, watching, workloads,
+    commands, digits, machine, scaling, settings, speed_ups, spread, trainer, watching, workloads,
 };
 
 /// Share of a step that waiting for data may take, as R1 has it.
@@ -44,6 +44,7 @@ pub(super) fn page(all: &Performance, became_slower: Option<Slower<'_>>) -> Shee
         became(became_slower),
         settings(all),
         watching(all),
+        trainer(all),
         workloads(all),
         scaling(all),
         machine(all),
@@ -240,7 +241,22 @@ mod tests {
     use super::super::result::tests::{measurement, performance, round};
     use super::super::result::{Check, Peer};
     use super::*;
-    use crate::bench::Watching;
+    use crate::bench::{Share, StepParts, Watching};
+
+    /// A step of which this share is neither forward nor backward.
+    fn parts(mean: f64, error: f64) -> StepParts {
+        StepParts {
+            steps: 15,
+            whole_ms: 400.0,
+            forward_ms: 130.0,
+            backward_ms: 270.0 - 400.0 * mean,
+            waiting_ms: 0.01,
+            read_back_ms: 0.5,
+            optimizer_ms: 0.6,
+            added: Share { mean, error },
+            update: Share { mean, error },
+        }
+    }
 
     fn everything() -> Performance {
         let mut alone = measurement(SuitePart::Watching, "alone", &[60.0, 62.0]);
@@ -295,6 +311,28 @@ mod tests {
             whole_round_minutes: Some(12.4),
             ..performance(cases)
         }
+    }
+
+    #[test]
+    fn what_the_trainer_adds_is_beside_its_aims_with_the_error_of_all_rounds() {
+        let rows = |shares: &[(f64, f64)]| {
+            let steps = vec![400.0; shares.len()];
+            let mut case = measurement(SuitePart::Trainer, "parts of a step, bf16", &steps);
+            for (round, (mean, error)) in case.rounds.iter_mut().zip(shares) {
+                round.parts = Some(parts(*mean, *error));
+            }
+            let rows = trainer(&performance(vec![case])).tables[0].rows.clone();
+            rows.iter().map(|row| row[2..].join(", ")).collect::<Vec<_>>()
+        };
+        let one = rows(&[(0.0064, 0.0003)]);
+        assert_eq!(one, ["0.64 ± 0.03 %, under 1 %, met", "0.64 ± 0.03 %, under 2 %, met"]);
+        // Their own errors say less than their spread: half the difference of two.
+        let two = rows(&[(0.0075, 1e-5), (0.0125, 1e-5)]);
+        let expected = ["1.00 ± 0.25 %, under 1 %, not decided", "1.00 ± 0.25 %, under 2 %, met"];
+        assert_eq!(two, expected);
+        let slow = rows(&[(0.03, 0.001)]);
+        assert_eq!(slow, ["3.00 ± 0.10 %, under 1 %, missed", "3.00 ± 0.10 %, under 2 %, missed"]);
+        assert!(trainer(&performance(vec![])).tables.is_empty());
     }
 
     #[test]

@@ -62,7 +62,9 @@ impl Program<'_> {
         if config.seconds > 0.0 {
             command.args(["--seconds", &config.seconds.to_string()]);
         }
-        for (name, there) in [("--eval", config.evaluate), ("--watched", config.watched)] {
+        for (name, there) in
+            [("--eval", config.evaluate), ("--watched", config.watched), ("--parts", config.parts)]
+        {
             if there {
                 command.arg(name);
             }

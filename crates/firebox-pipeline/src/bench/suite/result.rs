@@ -248,7 +248,7 @@ pub(super) mod tests {
             workload: "lstm-mae".to_owned(),
             mode: "train".to_owned(),
             device: "cpu x2".to_owned(),
-            precision: "fp32".to_owned(),
+            precision: "f32".to_owned(),
             batch: 64,
             step_ms,
             min_ms: step_ms * 0.9,
@@ -266,6 +266,7 @@ pub(super) mod tests {
             parameters: 1000,
             gflop: 1.0,
             watching: None,
+            parts: None,
         }
     }
 

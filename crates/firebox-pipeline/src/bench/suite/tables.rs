@@ -6,6 +6,7 @@ use firebox_eval::{Estimate, SheetChart, SheetSection, Table};
 
 use super::cases::{Axis, R1_EPOCHS, R1_WINDOWS, SuitePart};
 use super::result::{Measurement, Peer, Performance, Spread, exponent, step};
+use crate::bench::{ADDED_AIM, Share, StepParts, UPDATE_AIM};
 
 /// Three digits, and no more than anybody measures.
 pub(super) fn digits(value: f64) -> String {
@@ -159,6 +160,67 @@ pub(super) fn watching(all: &Performance) -> SheetSection {
             ),
         ],
         charts: vec![],
+    }
+}
+
+/// A share in all rounds: of one alone its own error, of more that of their mean.
+fn over_rounds(parts: &[StepParts], of: fn(&StepParts) -> Share) -> Share {
+    match parts {
+        [only] => of(only),
+        all => Share::of(&all.iter().map(|parts| of(parts).mean).collect::<Vec<_>>()),
+    }
+}
+
+/// What the trainer adds to forward and backward, beside the aims for it.
+pub(super) fn trainer(all: &Performance) -> SheetSection {
+    let cases: Vec<(&Measurement, Vec<StepParts>)> = timed(all, SuitePart::Trainer)
+        .map(|case| (case, case.rounds.iter().filter_map(|round| round.parts).collect()))
+        .filter(|(_, parts): &(_, Vec<_>)| !parts.is_empty())
+        .collect();
+    if cases.is_empty() {
+        return SheetSection::default();
+    }
+    let rows = cases.iter().flat_map(|(case, parts)| {
+        let precision = case.rounds.first().map_or(String::new(), |round| round.precision.clone());
+        let aims: [(&str, fn(&StepParts) -> Share, f64); 2] = [
+            ("everything but forward and backward", |parts| parts.added, ADDED_AIM),
+            ("optimizer, clipping and zeroing", |parts| parts.update, UPDATE_AIM),
+        ];
+        aims.map(|(what, of, aim)| {
+            let share = over_rounds(parts, of);
+            vec![
+                precision.clone(),
+                what.to_owned(),
+                share.to_string(),
+                format!("under {:.0} %", 100.0 * aim),
+                share.below(aim).to_string(),
+            ]
+        })
+    });
+    let times = cases.iter().map(|(case, parts)| {
+        let precision = case.rounds.first().map_or(String::new(), |round| round.precision.clone());
+        let of = |figure: fn(&StepParts) -> f64| spread(Spread::of(parts.iter().map(figure)));
+        vec![
+            precision,
+            of(|parts| parts.whole_ms),
+            of(|parts| parts.forward_ms),
+            of(|parts| parts.backward_ms),
+            of(|parts| parts.waiting_ms),
+            of(|parts| parts.read_back_ms),
+            of(|parts| parts.optimizer_ms),
+        ]
+    });
+    let columns = ["type", "part of a step", "share", "aim", "outcome"];
+    let parts = ["type", "step", "forward", "backward", "waiting", "reading back", "optimizer"];
+    SheetSection {
+        id: "trainer",
+        title: "What the trainer adds to a step",
+        lead: "lstm-mae at batch 512, by the spans of the training loop. A step goes from its begin to that of the next. The second share has all that is added but waiting for data: the norm of the gradients, which clipping needs, is computed where the loss is read back, and gradients are given back instead of zeroed. An aim is met or missed by two standard errors (of the mean over the rounds; of one round, over its steps).".to_owned(),
+        charts: vec![],
+        tables: vec![
+            table("Shares of a step", "", &columns, rows.collect()),
+            table("Milliseconds", "", &parts, times.collect()),
+        ],
     }
 }
 
