@@ -1,6 +1,9 @@
 //! What the loader adds to a step of the main job on the CPU: the model of reference system R1 trained by
 //! the trainer on its batches, streamed as `auto` has them, beside the same trainer and model given one and
 //! the same batch at every step.
+//!
+//! Runs alternate within this process, in blocks of four: with the loader, without, without, with. A drift of the machine
+//! that is steady within a block falls on both alike, and what is not steady is in the spread of the blocks' ratios.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -16,41 +19,78 @@ use firebox_train::{Data, Pretraining, Run, TrainConfig, train};
 use crate::data::{CHANNELS, SEED};
 use crate::gather::{loader, shards};
 
-/// Pairs of runs, whose order changes from one to the next so that a drift of the machine cancels out.
-const ROUNDS: usize = 4;
+/// Blocks of four runs, unless `RUNS` says another number.
+const BLOCKS: usize = 10;
+/// A block: whether each run has the one batch alone.
+const ORDER: [bool; 4] = [false, true, true, false];
 /// Steps of a run, and those at its beginning that are not counted.
-const STEPS: u64 = 10;
+const STEPS: u64 = 8;
 const WARM_UP: usize = 2;
+/// The most by which the loader may change a step.
+const AIM: f64 = 0.01;
 
-/// Prints the median step with the loader and without, and the part of it that is spent waiting for data.
+/// Prints the step with the loader over that without, with its standard error, and the part of it that is spent waiting
+/// for data.
 pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
+    let blocks = std::env::var("RUNS").map_or(Ok(BLOCKS), |runs| runs.parse())?;
+    ensure!(
+        blocks >= 2,
+        "RUNS is at least 2: the spread of the blocks says how sure the result is"
+    );
     let streamed = loader(shards(folder)?, Place::Stream, default_workers())?;
     let same = streamed.clone().repeating_the_first()?;
-    let mut steps = [vec![], vec![]];
+    let (mut ratios, mut steps) = (vec![], [vec![], vec![]]);
     let (mut waited, mut worked) = (0.0, 0.0);
-    for round in 0..ROUNDS {
-        for turn in [round % 2, 1 - round % 2] {
-            let times = train_on([&streamed, &same][turn])?;
+    for block in 0..blocks {
+        let mut sums = [0.0, 0.0];
+        for alone in ORDER {
+            let times = train_on(if alone { &same } else { &streamed })?;
             ensure!(times.len() as u64 == STEPS, "{} steps", times.len());
-            for [step, wait] in times.into_iter().skip(WARM_UP) {
-                steps[turn].push(step);
-                if turn == 0 {
-                    waited += wait;
-                    worked += step;
-                }
+            let own: Vec<f64> = times[WARM_UP..].iter().map(|[step, _]| *step).collect();
+            // A step that something else held up is no part of a median.
+            sums[usize::from(alone)] += median(own.clone());
+            steps[usize::from(alone)].extend(own);
+            if !alone {
+                waited += times[WARM_UP..].iter().map(|[_, wait]| wait).sum::<f64>();
+                worked += times[WARM_UP..].iter().map(|[step, _]| step).sum::<f64>();
             }
         }
+        ratios.push(sums[0] / sums[1]);
+        eprintln!("block {} of {blocks}: {:.4}", block + 1, sums[0] / sums[1]);
     }
-    let [with, without] = steps.map(|mut steps| {
-        steps.sort_unstable_by(f64::total_cmp);
-        steps[steps.len() / 2]
-    });
+    let counted = steps[0].len();
+    let [with, without] = steps.map(median);
+    let (ratio, error) = mean(&ratios);
     let line = serde_json::json!({
         "case": "wait/main-job", "step_milliseconds": with, "without_loader_milliseconds": without,
-        "waiting": waited / worked, "steps": ROUNDS * (STEPS as usize - WARM_UP),
+        "ratio": ratio, "ratio_error": error, "blocks": blocks, "aim": AIM,
+        "outcome": outcome(ratio - 1.0, error), "waiting": waited / worked, "steps": counted,
     });
     println!("{line}");
     Ok(())
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_unstable_by(f64::total_cmp);
+    let (lower, upper) = ((times.len() - 1) / 2, times.len() / 2);
+    (times[lower] + times[upper]) / 2.0
+}
+
+/// Mean of the blocks' ratios, and its standard error.
+fn mean(ratios: &[f64]) -> (f64, f64) {
+    let count = ratios.len() as f64;
+    let mean = ratios.iter().sum::<f64>() / count;
+    let squares: f64 = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum();
+    (mean, (squares / (count - 1.0) / count).sqrt())
+}
+
+/// Whether a change is smaller than the aim, by two standard errors.
+fn outcome(change: f64, error: f64) -> &'static str {
+    match change.abs() {
+        change if change + 2.0 * error < AIM => "met",
+        change if change - 2.0 * error >= AIM => "missed",
+        _ => "not decided",
+    }
 }
 
 /// Milliseconds of each step, and those of it spent waiting for data.
@@ -84,4 +124,39 @@ fn train_on(loader: &TrainLoader) -> anyhow::Result<Vec<[f64; 2]>> {
     };
     train(model, &Pretraining, Data { train: loader, validation: None }, &config, &run)?;
     Ok(times.into_inner().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_cancels_a_steady_drift() {
+        // Steps that take 1 % longer with the loader, and longer from run to run.
+        let mut sums = [0.0, 0.0];
+        for (run, alone) in ORDER.into_iter().enumerate() {
+            let drift = 100.0 + 5.0 * run as f64;
+            sums[usize::from(alone)] += if alone { drift } else { 1.01 * drift };
+        }
+        assert!((sums[0] / sums[1] - 1.01).abs() < 1e-12, "{sums:?}");
+    }
+
+    #[test]
+    fn a_change_is_told_with_its_error_and_decided_by_it() {
+        // Squares of 0.0005 in all, over 3 and over 4.
+        let (ratio, error) = mean(&[1.01, 0.99, 1.02, 1.0]);
+        assert!((ratio - 1.005).abs() < 1e-12 && (error - 0.006_454_972).abs() < 1e-9, "{error}");
+        for (change, error, expected) in [
+            (0.002, 0.001, "met"),
+            (-0.002, 0.001, "met"),
+            (0.002, 0.005, "not decided"),
+            (0.012, 0.002, "not decided"),
+            (0.02, 0.002, "missed"),
+            (-0.02, 0.002, "missed"),
+            (0.001, f64::NAN, "not decided"),
+        ] {
+            assert_eq!(outcome(change, error), expected, "{change} ± {error}");
+        }
+        assert_eq!([median(vec![3.0, 1.0, 2.0]), median(vec![3.0, 1.0])], [2.0, 2.0]);
+    }
 }
