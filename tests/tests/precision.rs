@@ -165,6 +165,48 @@ fn auto_chooses_the_type_that_it_measured_as_faster_and_keeps_the_reason() {
     assert_eq!(resumed, settings);
 }
 
+/// Linux alone says how much memory there is to choose by.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_batch_that_is_chosen_is_told_before_the_run_and_no_larger_than_the_training_set() {
+    let project = project();
+    let few = ["--set", "window.stride=40", "--set", "train.epochs=1"];
+    let auto = ["run", "small.toml", "--log", "json", "--set", "loader.batch_size=auto"];
+    let output = firebox(project.path(), &[&auto[..], &few].concat());
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let events: Vec<Value> =
+        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let place = |event: &str, stage: &str| {
+        let own = |found: &Value| {
+            found["event"] == event && (stage.is_empty() || found["stage"] == stage)
+        };
+        events.iter().position(own).unwrap_or_else(|| panic!("{event} {stage}: {said}"))
+    };
+    let settled = place("stage_finished", "settle");
+    assert!(settled < place("run_started", ""), "{said}");
+    let detail = events[settled]["detail"].as_str().unwrap();
+    let chosen = detail.strip_prefix("loader.batch_size = ").unwrap();
+    let (size, reason) = chosen.split_once(": measured: ").unwrap();
+    let windows = events[place("stage_finished", "augment")]["detail"].as_str().unwrap();
+    let windows: usize = windows.split_whitespace().next().unwrap().parse().unwrap();
+    let size: usize = size.parse().unwrap();
+    assert!(size <= windows && 2 * size > windows, "{size} of {windows}: {detail}");
+    assert!(
+        reason.contains(&format!("more than the {windows} samples of the training set")),
+        "{detail}"
+    );
+    // The same again, from what was kept: the same run.
+    let again = firebox(project.path(), &[&auto[..], &few].concat());
+    let told = String::from_utf8_lossy(&again.stdout);
+    assert!(told.starts_with("nothing to do"), "{told}{}", errors(&again));
+    assert!(
+        errors(&again).contains(&format!("loader.batch_size = {size}: ")),
+        "{}",
+        errors(&again)
+    );
+}
+
 /// One of the devices that an examination lists.
 fn found_device(file: &Path, name: &str) -> Value {
     let found: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
@@ -230,6 +272,11 @@ fn the_doctor_measures_a_model_and_its_block_fits_into_a_pipeline() {
     ] {
         assert_eq!(mark(part), expected, "{part}");
     }
+    // Half an hour's figures are not written over without being asked.
+    let output = firebox(folder, &arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    assert!(errors(&output).contains("it is there already\n  replace it with --force"));
+    assert_eq!(std::fs::read_to_string(folder.join("found.json")).unwrap(), text);
     let block = block.split_once("\n[run]").map(|(_, rest)| format!("[run]{rest}")).unwrap();
     let (block, _) = block.split_once("\nexamined in").unwrap();
     let pipeline = std::fs::read_to_string(folder.join("small.toml")).unwrap();

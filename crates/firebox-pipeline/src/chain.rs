@@ -59,6 +59,16 @@ pub(crate) trait Chain: Sync {
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError>;
 
+    /// How many samples an epoch of the training set has, for whoever chooses a batch: no batch is to be larger. The data
+    /// are read for it. None where `loader.batch_size` sizes no batch.
+    ///
+    /// # Errors
+    ///
+    /// Whatever keeps the data from being read, as in a run.
+    fn training_samples(&self, _run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+        Ok(None)
+    }
+
     /// The setting that sizes its training batches, where that is not `loader.batch_size`.
     fn own_batches(&self, _config: &PipelineConfig) -> Option<&'static str> {
         None

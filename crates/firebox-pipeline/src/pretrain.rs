@@ -15,7 +15,7 @@ use crate::bench::{Measured, Probe};
 use crate::chain::{self, Chain, Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::feed::{Feed, series_key};
+use crate::feed::{Feed, effective, series_key};
 use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::measure;
@@ -51,6 +51,11 @@ impl Chain for Pretrain {
             let model = M::build(&config.model, &at)?;
             probe.run(model, &Pretraining, shape, device)
         })
+    }
+
+    fn training_samples(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+        let versions = effective(&run.config.augment).versions as usize;
+        Ok(Some(run.windows(&mut 0)?.parts.train.len() * (1 + versions)))
     }
 
     /// Every model that is pre-trained does.

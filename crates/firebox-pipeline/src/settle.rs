@@ -30,10 +30,12 @@ const THREADS: &str = "RAYON_NUM_THREADS";
 /// Threads at most: more than processors have. With tens of thousands nothing goes on, or the system refuses them.
 const MOST_THREADS: usize = 4096;
 
-/// The settings with every value settled, and a reason for each that was.
+/// The settings with every value settled, and a reason for each that was. `samples` counts those of the training set,
+/// where the kind of pipeline can: it reads the data for that, and is asked only where a batch is to be chosen.
 pub(crate) fn settle(
     config: &PipelineConfig,
     device: &ChosenDevice,
+    samples: impl FnOnce() -> Result<Option<usize>, PipelineError>,
 ) -> Result<(PipelineConfig, Vec<Reason>), PipelineError> {
     let mut config = config.clone();
     let reason =
@@ -41,6 +43,13 @@ pub(crate) fn settle(
     refuse_capture(&config)?;
     check_recompute(&config)?;
     let mut reasons = vec![];
+    // First: models are measured with the channels that the data have, once these were read.
+    let samples = if config.loader.batch_size == 0 {
+        batch_size::check_sized(&config)?;
+        samples()?
+    } else {
+        None
+    };
     let abilities = Abilities::of(device)?;
     let policy = match resolve(config.run.rule(), config.run.matmul, &abilities)? {
         Resolution::Settled(policy) => policy,
@@ -56,7 +65,7 @@ pub(crate) fn settle(
         reasons.push(said);
     }
     if config.loader.batch_size == 0 {
-        let chosen = batch_size::choose_cached(&config, device)?;
+        let chosen = batch_size::choose_cached(&config, samples, device)?;
         config.loader.batch_size = chosen.size;
         reasons.push(reason("loader.batch_size", chosen.size.to_string(), chosen.reason));
         let rate = config.train.learning_rate();
@@ -294,6 +303,13 @@ mod tests {
 
     use super::*;
 
+    fn settled(
+        config: &PipelineConfig,
+        backend: &str,
+    ) -> Result<(PipelineConfig, Vec<Reason>), PipelineError> {
+        settle(config, &ChosenDevice::named(backend), || Ok(None))
+    }
+
     fn small() -> PipelineConfig {
         let mut config = PipelineConfig::default();
         let model = BiLstmMaeConfig { hidden: 8, decoder_hidden: 8, ..BiLstmMaeConfig::default() };
@@ -317,16 +333,16 @@ mod tests {
         config.data.path = data;
         config.run.cache = folder.path().join("cache");
         config.run.auto = true;
-        let (settled, reasons) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
-        assert!(!settled.run.auto && settled.run.precision != Precision::F16);
+        let (found, reasons) = settled(&config, "cpu").unwrap();
+        assert!(!found.run.auto && found.run.precision != Precision::F16);
         let [only] = &reasons[..] else { panic!("{reasons:?}") };
         assert_eq!(
             (only.key.as_str(), &only.value),
-            ("run.precision", &settled.run.precision.to_string())
+            ("run.precision", &found.run.precision.to_string())
         );
         assert!(only.reason.contains("measured"), "{}", only.reason);
         // Kept in the cache: the same answer, to the last digit.
-        assert_eq!(settle(&config, &ChosenDevice::named("cpu")).unwrap().1, reasons);
+        assert_eq!(settled(&config, "cpu").unwrap().1, reasons);
     }
 
     /// Each kind of pipeline with models that a step of takes milliseconds.
@@ -349,10 +365,10 @@ mod tests {
             if config.text.is_none() {
                 config.data.path = data.clone();
             }
-            let (settled, reasons) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
-            assert!(!settled.run.auto && reasons[0].reason.contains("ms a step"), "{reasons:?}");
+            let (found, reasons) = settled(&config, "cpu").unwrap();
+            assert!(!found.run.auto && reasons[0].reason.contains("ms a step"), "{reasons:?}");
             config.run.recompute = true;
-            let (_, reasons) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
+            let (_, reasons) = settled(&config, "cpu").unwrap();
             let own = reasons.iter().find(|reason| reason.key == "run.recompute").unwrap();
             assert!(own.reason.contains("ms a step"), "{text}: {}", own.reason);
         }
@@ -363,7 +379,7 @@ mod tests {
         let text = "pipeline = 'multitimeframe'\n[multitimeframe]\nmodels = ['mlp']";
         let mut config: PipelineConfig = toml::from_str(text).unwrap();
         config.run.recompute = true;
-        let said = settle(&config, &ChosenDevice::named("cpu")).unwrap_err().to_string();
+        let said = settled(&config, "cpu").unwrap_err().to_string();
         assert!(said.contains("`mlp`, the one model of `multitimeframe.models`,"), "{said}");
         assert!(said.contains("does not compute its layers again"), "{said}");
         assert!(said.contains("a smaller multitimeframe.mlp.batch_size with"), "{said}");
@@ -375,7 +391,7 @@ mod tests {
         for (text, own) in [(KINDS[1], "finetune.batch_size"), (KINDS[3], "multitimeframe.lstm")] {
             let mut config: PipelineConfig = toml::from_str(text).unwrap();
             config.loader.batch_size = 0;
-            let said = settle(&config, &ChosenDevice::named("cpu")).unwrap_err().to_string();
+            let said = settled(&config, "cpu").unwrap_err().to_string();
             assert!(said.contains(own) && said.contains("leave loader.batch_size out"), "{said}");
         }
     }
@@ -387,10 +403,10 @@ mod tests {
         config.data.path = data;
         config.run.cache = folder.path().join("cache");
         config.run.recompute = true;
-        let (settled, reasons) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
+        let (found, reasons) = settled(&config, "cpu").unwrap();
         let own = reasons.iter().find(|reason| reason.key == "run.recompute").unwrap();
-        assert!(settled.run.recompute && own.reason.contains("ms a step"), "{}", own.reason);
-        assert_eq!(settle(&config, &ChosenDevice::named("cpu")).unwrap().1, reasons);
+        assert!(found.run.recompute && own.reason.contains("ms a step"), "{}", own.reason);
+        assert_eq!(settled(&config, "cpu").unwrap().1, reasons);
     }
 
     #[test]
@@ -426,7 +442,7 @@ mod tests {
         let said = |change: &dyn Fn(&mut PipelineConfig), backend: &str| {
             let mut config = small();
             change(&mut config);
-            settle(&config, &ChosenDevice::named(backend)).unwrap_err().to_string()
+            settled(&config, backend).unwrap_err().to_string()
         };
         let text = said(&|config| config.run.capture = true, "cpu");
         assert!(text.contains("bit for bit") && text.contains("leave `run.capture` out"), "{text}");
@@ -445,11 +461,11 @@ mod tests {
         assert!(text.contains("takes no named products"), "{text}");
         let mut config = PipelineConfig::default();
         exact(&mut config);
-        let (settled, _) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
-        assert_eq!(settled.run.matmul, Some(MatmulPrecision::Highest));
+        let (found, _) = settled(&config, "cpu").unwrap();
+        assert_eq!(found.run.matmul, Some(MatmulPrecision::Highest));
         config.run.matmul = Some(MatmulPrecision::Medium);
-        let (settled, _) = settle(&config, &ChosenDevice::named("cpu")).unwrap();
-        assert_eq!((settled.run.precision, settled.run.matmul), (Precision::Bf16, None));
+        let (found, _) = settled(&config, "cpu").unwrap();
+        assert_eq!((found.run.precision, found.run.matmul), (Precision::Bf16, None));
         let text = said(&|config| config.run.precision = Precision::Tf32, "cpu");
         assert!(text.contains("no processor has TF32"), "{text}");
         // Nobody counts memory in a test.

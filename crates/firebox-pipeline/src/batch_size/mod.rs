@@ -5,7 +5,7 @@
 //! device, or below it where that may not fit or would take long, by what the two smallest sizes took; it goes down
 //! by halves as long as these are as fast, or else up by doubles as long as these are faster. A double is tried only if
 //! what two sizes took says that it fits. It ends where a size of more than 32 brings less than 5 % more windows a
-//! second. The learning rate is left alone.
+//! second, or where the training set has no more windows. The learning rate is left alone.
 //!
 //! On a processor the program's allocator counts bytes. With CUDA, NVIDIA's driver says what is
 //! free: a size takes what is free less behind its steps, when Burn's pools still hold what they had needed.
@@ -34,17 +34,27 @@ use search::{SIZES, STEPS, Taken, choose, expected, is_of_device, mib};
 /// Bucket of the cache.
 const BUCKET: &str = "batch-v2";
 
-/// [`choose`], or what was found before for this model, precision and device.
-pub(crate) fn choose_cached(
-    config: &PipelineConfig,
-    device: &ChosenDevice,
-) -> Result<Chosen, PipelineError> {
-    if let Some(own) = config.pipeline.chain().own_batches(config) {
-        return Err(PipelineError::Setting(format!(
+/// Refuses a batch that is measured where `loader.batch_size` sizes none.
+///
+/// # Errors
+/// That setting.
+pub(crate) fn check_sized(config: &PipelineConfig) -> Result<(), PipelineError> {
+    match config.pipeline.chain().own_batches(config) {
+        Some(own) => Err(PipelineError::Setting(format!(
             "`loader.batch_size` is auto, and it sizes no training batch of this pipeline: {own} does\n  \
              leave loader.batch_size out"
-        )));
+        ))),
+        None => Ok(()),
     }
+}
+
+/// [`choose`], or what was found before for this model, precision and device. `samples` are those of the training set,
+/// where they were counted.
+pub(crate) fn choose_cached(
+    config: &PipelineConfig,
+    samples: Option<usize>,
+    device: &ChosenDevice,
+) -> Result<Chosen, PipelineError> {
     let class = device_class(&device.description);
     give_back(device);
     let Some(room) = free(device) else {
@@ -54,7 +64,10 @@ pub(crate) fn choose_cached(
             class.batch_size, class.name
         )));
     };
-    let key = Key::builder("batch", 3)
+    // Beyond the largest size they decide nothing.
+    let most = samples.map_or(SIZES[1], |samples| samples.min(SIZES[1]));
+    let key = Key::builder("batch", 4)
+        .field("most", (most as u64).to_le_bytes())
         .field("class", class.name.as_str())
         .field("guess", (class.batch_size as u64).to_le_bytes())
         .field("version", env!("CARGO_PKG_VERSION"))
@@ -69,7 +82,7 @@ pub(crate) fn choose_cached(
         if device.backend != "cpu" {
             take(config, SIZES[0], device)?;
         }
-        choose(room, (&class.name, class.batch_size), |size| take(config, size, device))
+        choose(room, samples, (&class.name, class.batch_size), |size| take(config, size, device))
     })
 }
 
@@ -88,7 +101,7 @@ pub(crate) fn recompute_trade(
     config: &PipelineConfig,
     device: &ChosenDevice,
 ) -> Result<String, PipelineError> {
-    let key = Key::builder("recompute", 2)
+    let key = Key::builder("recompute", 3)
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("device", device.description.as_str())
         .field("arithmetic", device.arithmetic()?)
@@ -101,11 +114,16 @@ pub(crate) fn recompute_trade(
         kept.run.recompute = false;
         // Who lets layers be computed again may have no memory to keep them.
         let size = fitting(&kept, config.loader.batch_size, device)?;
-        let kept = match take(&kept, size, device) {
+        // What drifts meanwhile falls on both alike.
+        let before = match take(&kept, size, device) {
             Err(PipelineError::Train(error)) if is_of_device(&error) => None,
             taken => Some(taken?),
         };
-        let said = trade(kept, take(config, size, device)?);
+        let again = [take(config, size, device)?, take(config, size, device)?];
+        let said = match before {
+            Some(before) => trade([before, take(&kept, size, device)?], again),
+            None => trade_alone(again),
+        };
         Ok(match size == config.loader.batch_size {
             true => said,
             false => format!("{said}, in batches of {size}: larger ones may not fit without it"),
@@ -147,32 +165,59 @@ fn within(bytes: u64, [smaller, larger]: [Taken; 2], most: usize) -> usize {
     size
 }
 
-/// `kept` is none where the device has no memory to keep them.
-fn trade(kept: Option<Taken>, again: Taken) -> String {
-    let Some(kept) = kept else {
-        let counted = match again.bytes {
-            0 => String::new(),
-            bytes => format!("{:.0} MiB, ", mib(bytes)),
-        };
-        let time = again.milliseconds;
-        return format!(
-            "as written; measured: {counted}{time:.1} ms a step; without it the memory of the device does not hold a step"
-        );
-    };
-    let change = |before: f64, after: f64| 100.0 * (after / before - 1.0);
-    let time = format!(
-        "{:.1} to {:.1} ms a step ({:+.0} %)",
-        kept.milliseconds,
-        again.milliseconds,
-        change(kept.milliseconds, again.milliseconds)
-    );
-    // Nobody counts memory in every program.
-    if kept.bytes == 0 || again.bytes == 0 {
-        return format!("as written; measured: {time}");
+/// Mean of two measurements of the same, and its standard error.
+struct Twice {
+    mean: f64,
+    error: f64,
+}
+
+impl Twice {
+    fn of([a, b]: [f64; 2]) -> Self {
+        Self { mean: (a + b) / 2.0, error: (a - b).abs() / 2.0 }
     }
-    let (before, after) = (mib(kept.bytes), mib(again.bytes));
-    let saved = change(before, after);
-    format!("as written; measured: {before:.0} to {after:.0} MiB ({saved:+.0} %), {time}")
+
+    /// `+30 ± 4 %`: how much more another is, with the standard error of the ratio to first order.
+    fn to(&self, other: &Self) -> String {
+        let ratio = other.mean / self.mean;
+        let relative = (self.error / self.mean).hypot(other.error / other.mean);
+        format!("{:+.0} ± {:.0} %", 100.0 * (ratio - 1.0), 100.0 * ratio * relative)
+    }
+}
+
+/// What two measurements of steps that keep everything say beside two of steps that compute layers again.
+fn trade(kept: [Taken; 2], again: [Taken; 2]) -> String {
+    let of = |taken: [Taken; 2], what: fn(&Taken) -> f64| Twice::of(taken.map(|one| what(&one)));
+    let [before, after] = [kept, again].map(|taken| of(taken, |one| one.milliseconds));
+    let time = format!(
+        "{:.1} ± {:.1} to {:.1} ± {:.1} ms a step ({})",
+        before.mean,
+        before.error,
+        after.mean,
+        after.error,
+        before.to(&after)
+    );
+    let noise = "± is the standard error of two measurements each";
+    // Nobody counts memory in every program.
+    if kept.iter().chain(&again).any(|taken| taken.bytes == 0) {
+        return format!("as written; measured: {time}; {noise}");
+    }
+    let [before, after] = [kept, again].map(|taken| of(taken, |one| mib(one.bytes)));
+    let saved = before.to(&after);
+    format!(
+        "as written; measured: {:.0} to {:.0} MiB ({saved}), {time}; {noise}",
+        before.mean, after.mean
+    )
+}
+
+/// The same where the device has no memory for steps that keep everything.
+fn trade_alone(again: [Taken; 2]) -> String {
+    let [time, size] =
+        [Twice::of(again.map(|one| one.milliseconds)), Twice::of(again.map(|one| mib(one.bytes)))];
+    let counted = if size.mean > 0.0 { format!("{:.0} MiB, ", size.mean) } else { String::new() };
+    let Twice { mean, error } = time;
+    format!(
+        "as written; measured: {counted}{mean:.1} ± {error:.1} ms a step; without it the memory of the device does not hold a step"
+    )
 }
 
 /// Gives back what earlier steps left for later ones.
@@ -250,7 +295,7 @@ mod tests {
         let key = Key::builder("test", 1).finish();
         let ask = |room: u64| {
             let fits = |chosen: &Chosen| chosen.bytes <= room;
-            let measure = || choose(room, ("a class", 128), model(1 << 20));
+            let measure = || choose(room, None, ("a class", 128), model(1 << 20));
             cached_if(folder.path(), &key, fits, measure).unwrap().size
         };
         // More room than when it was chosen, a little less, and less than it takes.
@@ -275,16 +320,23 @@ mod tests {
     #[test]
     fn a_trade_is_told_in_bytes_and_milliseconds() {
         let taken = |milliseconds, bytes| Taken { size: 4, milliseconds, bytes };
-        let said = trade(Some(taken(10.0, 400 * MIB)), taken(13.0, 100 * MIB));
-        let expected =
-            "as written; measured: 400 to 100 MiB (-75 %), 10.0 to 13.0 ms a step (+30 %)";
+        let both = |a: f64, b: f64, bytes: u64| [taken(a, bytes), taken(b, bytes)];
+        // 1.3 · √(0.02² + (0.4 / 13)²) is 0.048.
+        let said = trade(both(9.8, 10.2, 400 * MIB), both(13.4, 12.6, 100 * MIB));
+        let expected = "as written; measured: 400 to 100 MiB (-75 ± 0 %), 10.0 ± 0.2 to 13.0 ± 0.4 ms a step (+30 ± 5 %); ± is the standard error of two measurements each";
         assert_eq!(said, expected);
+        let [said, other] = [[300, 500], [400, 400]].map(|mib: [u64; 2]| {
+            trade(mib.map(|mib| taken(10.0, mib * MIB)), both(10.0, 10.0, 200 * MIB))
+        });
+        assert!(said.contains("400 to 200 MiB (-50 ± 12 %)"), "{said}");
+        assert!(other.contains("400 to 200 MiB (-50 ± 0 %)"), "{other}");
+        let said = trade(both(10.0, 10.0, 0), both(9.0, 9.0, 0));
         assert!(
-            trade(Some(taken(10.0, 0)), taken(9.0, 0))
-                .ends_with("measured: 10.0 to 9.0 ms a step (-10 %)")
+            said.contains("measured: 10.0 ± 0.0 to 9.0 ± 0.0 ms a step (-10 ± 0 %);"),
+            "{said}"
         );
-        let said = trade(None, taken(13.0, 100 * MIB));
-        assert!(said.contains("measured: 100 MiB, 13.0 ms a step; without it"), "{said}");
+        let said = trade_alone(both(12.0, 14.0, 100 * MIB));
+        assert!(said.contains("measured: 100 MiB, 13.0 ± 1.0 ms a step; without it"), "{said}");
     }
 
     #[test]

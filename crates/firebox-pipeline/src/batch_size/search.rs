@@ -70,6 +70,8 @@ pub(super) fn expected(smaller: Taken, larger: Taken, size: usize) -> u64 {
 struct Search<F> {
     /// Free bytes.
     room: u64,
+    /// Windows of the training set, beyond which no size is tried, where they were counted.
+    samples: Option<usize>,
     /// In the order of their sizes.
     all: Vec<Taken>,
     /// The smallest size that the device refused, and what it said.
@@ -92,6 +94,12 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
     /// Bytes that may be taken.
     fn usable(&self) -> u64 {
         (self.room as f64 * (1.0 - HEADROOM)) as u64
+    }
+
+    /// Whether a size is more than there is to train on.
+    fn exceeds(&self, size: usize) -> Option<String> {
+        let samples = self.samples.filter(|samples| size > *samples)?;
+        Some(format!("{size} is more than the {samples} samples of the training set"))
     }
 
     /// The same of a size that can perhaps not be had, or why it cannot.
@@ -124,7 +132,7 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
     /// smallest sizes took were its windows' own.
     fn begin(&mut self, guess: usize) -> Result<usize, PipelineError> {
         let smallest = self.at(SIZES[0])?;
-        if 2 * smallest.bytes > self.usable() {
+        if 2 * smallest.bytes > self.usable() || self.exceeds(2 * SIZES[0]).is_some() {
             return Ok(smallest.size);
         }
         let Ok(known) = self.tried(2 * SIZES[0])? else { return Ok(smallest.size) };
@@ -132,7 +140,8 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
             // Pages of a device that were there before say nothing of larger ones.
             return Ok(known.size);
         }
-        let mut size = 1_usize << guess.clamp(SIZES[0], SIZES[1]).ilog2();
+        let most = self.samples.map_or(SIZES[1], |samples| samples.clamp(SIZES[0], SIZES[1]));
+        let mut size = 1_usize << guess.clamp(SIZES[0], most).ilog2();
         let heavy = |size: usize| {
             let times = size as f64 / known.size as f64;
             let milliseconds = known.milliseconds * times * (STEPS + 1) as f64;
@@ -175,6 +184,9 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
                 return Ok((best, format!("{} is the largest that is tried", best.size)));
             }
             let size = 2 * best.size;
+            if let Some(said) = self.exceeds(size) {
+                return Ok((best, said));
+            }
             let bytes = match self.all[..] {
                 [.., smaller, larger] if larger.size == best.size => {
                     expected(smaller, larger, size)
@@ -214,13 +226,15 @@ pub(super) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Chooses a size for `room` bytes by what `take` measures, from the guess for a class on.
+/// Chooses a size for `room` bytes by what `take` measures, from the guess for a class on; none beyond the samples of the
+/// training set, where they were counted.
 pub(super) fn choose(
     room: u64,
+    samples: Option<usize>,
     (class, guessed): (&str, usize),
     take: impl FnMut(usize) -> Result<Taken, PipelineError>,
 ) -> Result<Chosen, PipelineError> {
-    let mut search = Search { room, all: vec![], refused: None, take };
+    let mut search = Search { room, samples, all: vec![], refused: None, take };
     let first = search.at(SIZES[0])?;
     if first.bytes > search.usable() {
         let said = search.too_large(first);
@@ -236,6 +250,8 @@ pub(super) fn choose(
         (best, Some(ended)) => (best, ended),
         (best, None) => search.up(best)?,
     };
+    // Of fewer samples than the smallest size has, all are one batch.
+    let size = samples.map_or(best.size, |samples| best.size.min(samples.max(1)));
     let reason = format!(
         "measured: {:.0} windows a second in {:.0} MiB; {ended}{}",
         best.rate(),
@@ -246,7 +262,7 @@ pub(super) fn choose(
             format!("; the guess for the class `{class}` was {guessed}")
         }
     );
-    Ok(Chosen { size: best.size, bytes: best.bytes, reason })
+    Ok(Chosen { size, bytes: best.bytes, reason })
 }
 
 #[cfg(test)]
@@ -267,17 +283,46 @@ pub(super) mod tests {
 
     #[test]
     fn a_batch_grows_while_it_gains() {
-        let chosen = choose(1 << 40, ("a class", 512), model(256)).unwrap();
+        let chosen = choose(1 << 40, None, ("a class", 512), model(256)).unwrap();
         assert_eq!(chosen.size, 256);
         assert!(chosen.reason.contains("512 brings +0 %"), "{}", chosen.reason);
         assert!(chosen.reason.ends_with("the guess for the class `a class` was 512"));
     }
 
     #[test]
+    fn no_batch_is_larger_than_the_training_set() {
+        let of = |samples: usize, guess: usize| {
+            let mut tried = vec![];
+            let mut take = model(1 << 20);
+            let chosen = choose(1 << 40, Some(samples), ("a class", guess), |size| {
+                tried.push(size);
+                take(size)
+            });
+            let chosen = chosen.unwrap();
+            (chosen.size, tried, chosen.reason)
+        };
+        let (size, tried, reason) = of(300, 512);
+        assert_eq!((size, tried), (256, vec![4, 8, 256, 128]));
+        assert!(
+            reason.contains("512 is more than the 300 samples of the training set"),
+            "{reason}"
+        );
+        let (size, tried, _) = of(100, 16);
+        assert_eq!((size, tried), (64, vec![4, 8, 16, 32, 64]));
+        // Of the smallest sets.
+        for (samples, expected) in [(8, 8), (7, 4), (4, 4), (3, 3), (1, 1), (0, 1)] {
+            let (size, tried, _) = of(samples, 512);
+            assert_eq!(size, expected, "{samples}");
+            assert!(tried.iter().all(|size| *size <= samples.max(4)), "{samples}: {tried:?}");
+        }
+        assert_eq!(of(1 << 20, 512).0, SIZES[1]);
+    }
+
+    #[test]
     fn a_batch_that_would_not_fit_is_not_tried() {
         let mut tried = vec![];
         let mut take = model(1 << 20);
-        let chosen = choose(200 * MIB, ("a class", 128), |size| {
+        let chosen = choose(200 * MIB, None, ("a class", 128), |size| {
             tried.push(size);
             take(size)
         })
@@ -296,7 +341,7 @@ pub(super) mod tests {
     fn a_batch_that_took_no_more_than_the_one_before_says_what_the_next_may_take() {
         // Pools grow by pages.
         let mut tried = vec![];
-        let chosen = choose(150 * MIB, ("a class", 32), |size| {
+        let chosen = choose(150 * MIB, None, ("a class", 32), |size| {
             tried.push(size);
             let mib = match size {
                 4 => 60,
@@ -314,7 +359,7 @@ pub(super) mod tests {
         let tried = |room: u64| {
             let mut tried = vec![];
             let mut take = model(1 << 20);
-            let chosen = choose(room, ("a class", 32), |size| {
+            let chosen = choose(room, None, ("a class", 32), |size| {
                 tried.push(size);
                 take(size)
             });
@@ -337,7 +382,7 @@ pub(super) mod tests {
         mut take: impl FnMut(usize) -> Taken,
     ) -> (Vec<usize>, Chosen) {
         let mut tried = vec![];
-        let chosen = choose(room, ("a class", guess), |size| {
+        let chosen = choose(room, None, ("a class", guess), |size| {
             tried.push(size);
             Ok(take(size))
         });
@@ -403,7 +448,7 @@ pub(super) mod tests {
     fn a_size_that_is_refused_its_memory_is_gone_down_from() {
         let tried = |guess: usize, refused_from: usize, each: u64| {
             let mut tried = vec![];
-            let chosen = choose(1 << 40, ("a class", guess), |size| {
+            let chosen = choose(1 << 40, None, ("a class", guess), |size| {
                 tried.push(size);
                 if size >= refused_from {
                     let error = TrainError::Device("out of memory".to_owned());

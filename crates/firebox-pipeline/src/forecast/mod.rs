@@ -161,6 +161,11 @@ impl Chain for Forecast {
         probe.run(model, &objective, [length, channels], device)
     }
 
+    fn training_samples(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+        let sequences = run.sequences(table(run.config)?, &mut 0)?;
+        Ok(Some(sequences.train().len()))
+    }
+
     fn recomputes(&self, _: &PipelineConfig) -> bool {
         true
     }

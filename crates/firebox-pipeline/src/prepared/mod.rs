@@ -7,9 +7,10 @@ mod validate;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use firebox_core::{Listener, MatmulPrecision};
+use firebox_core::{Event, Listener, MatmulPrecision, Requests, Silent};
 use firebox_eval::Reason;
 use firebox_monitor::ProfileConfig;
 
@@ -19,7 +20,10 @@ use crate::feed::fetch_first;
 use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
+use crate::score::WantedScores;
 use crate::settle::{as_before, check_environment, multiplying, settle};
+use crate::shared::Shared;
+use crate::stages::Run;
 use crate::{Finished, PipelineConfig, layers, stages};
 use difference::same_settings;
 use find::find_beside;
@@ -123,12 +127,69 @@ impl Prepared {
     ///
     /// When the device cannot do what was asked for, or a measurement fails.
     pub(crate) fn settled(&self, device: &ChosenDevice) -> Result<Self, PipelineError> {
-        let (config, mut settled) = settle(&self.config, device)?;
+        self.settled_until(device, &Arc::default(), &Silent)
+    }
+
+    /// The same. The listener is told of what was chosen where `auto` was written, and why; `stop` ends the reading of
+    /// data for it.
+    fn settled_until(
+        &self,
+        device: &ChosenDevice,
+        stop: &Arc<AtomicBool>,
+        listener: &dyn Listener,
+    ) -> Result<Self, PipelineError> {
+        let started = Instant::now();
+        let count = || self.training_samples(device, stop, listener);
+        let (config, mut settled) = settle(&self.config, device, count)?;
+        let auto = [
+            ("run.precision", self.config.run.auto),
+            ("loader.batch_size", self.config.loader.batch_size == 0),
+        ];
+        let chosen = |reason: &&Reason| auto.iter().any(|(key, auto)| *auto && reason.key == *key);
+        for Reason { key, value, reason } in settled.iter().filter(chosen) {
+            listener.on(&Event::StageFinished {
+                stage: "settle".to_owned(),
+                key: None,
+                reused: false,
+                seconds: started.elapsed().as_secs_f64(),
+                detail: format!("{key} = {value}: {reason}"),
+            });
+        }
         let before = self.resumed.as_ref().map(|run| run.join(folder::PIPELINE));
         if let Some(before) = before.and_then(|path| std::fs::read_to_string(path).ok()) {
             settled = as_before(&before, &config, settled);
         }
         Ok(Self { config, settled, ..self.clone() })
+    }
+
+    /// How many samples an epoch of the training set has, where its kind can tell; the data are read for it.
+    fn training_samples(
+        &self,
+        device: &ChosenDevice,
+        stop: &Arc<AtomicBool>,
+        listener: &dyn Listener,
+    ) -> Result<Option<usize>, PipelineError> {
+        // The stages of the run itself tell of all else.
+        let progress = |event: &Event| {
+            if matches!(event, Event::Progress { .. }) {
+                listener.on(event);
+            }
+        };
+        let run = Run {
+            config: &self.config,
+            device,
+            keys: &self.keys(device)?,
+            listener: &progress,
+            stop,
+            requests: &Requests::new(),
+            shared: &Shared::default(),
+            wanted: &WantedScores::NONE,
+        };
+        match self.config.pipeline.chain().training_samples(&run) {
+            // There is no run yet that could go on.
+            Err(_) if stop.load(Ordering::SeqCst) => Err(PipelineError::Interrupted),
+            counted => counted,
+        }
     }
 
     /// Why settings that a device or a measurement decided have their values.
@@ -172,7 +233,7 @@ impl Prepared {
     ) -> Result<Plan, PipelineError> {
         self.check_model(device)?;
         fetch_first(&self.config, &AtomicBool::new(false), listener)?;
-        let settled = self.settled(device)?;
+        let settled = self.settled_until(device, &Arc::default(), listener)?;
         let keys = settled.keys(device)?;
         Ok(Plan::new(&settled.config, &keys, &settled.run_path(&keys)))
     }
@@ -194,7 +255,7 @@ impl Prepared {
     ) -> Result<Finished, PipelineError> {
         self.check_model(device)?;
         fetch_first(&self.config, stop, listener)?;
-        let settled = self.settled(device)?;
+        let settled = self.settled_until(device, stop, listener)?;
         let keys = settled.keys(device)?;
         let path = settled.run_path(&keys);
         if let Some(resumed) = &self.resumed

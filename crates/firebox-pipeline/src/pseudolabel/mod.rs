@@ -101,6 +101,10 @@ impl Chain for Pseudolabel {
         probe.run_labelled(model, &objective, shape, clusters, device)
     }
 
+    fn training_samples(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+        Ok(Some(run.windows(&mut 0)?.parts.train.len()))
+    }
+
     /// The layers of its LSTM do; convolutions keep what they compute.
     fn recomputes(&self, _: &PipelineConfig) -> bool {
         true

@@ -77,6 +77,10 @@ impl Chain for Text {
         learn::probe(config, probe, device)
     }
 
+    fn training_samples(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+        Ok(Some(run.corpus()?.parts.train.len()))
+    }
+
     /// Encoders without DeBERTa's attention do. A folder that cannot be read is said by whoever reads it.
     fn recomputes(&self, config: &PipelineConfig) -> bool {
         let folder = config.text.as_ref().and_then(|text| text.encoder.folder.as_ref());
