@@ -315,14 +315,15 @@ pub enum DataError {
         path: PathBuf,
     },
     /// An array without a value.
-    #[error("{} holds no value (its shape is {shape:?}): remove it{}", path.display(), LeaveOut(*labelled))]
+    #[error("{} holds no value (its shape is {shape:?}): remove it{}", path.display(), LeaveOut(*unconvertible))]
     EmptyArray {
         /// The file.
         path: PathBuf,
         /// Its axes.
         shape: Vec<usize>,
-        /// Whether a file of labels lies beside it.
-        labelled: bool,
+        /// Whether `data convert` cannot leave it out: labels lie beside it, or its values are whole numbers, of which none
+        /// are converted.
+        unconvertible: bool,
     },
     /// Arrays of types that are not mixed.
     #[error(

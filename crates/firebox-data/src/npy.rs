@@ -380,8 +380,10 @@ pub(crate) fn read(
         }
     };
     if array.values.is_empty() {
-        let labelled = labels.is_some();
-        return Err(DataError::EmptyArray { path: path.to_owned(), shape: array.shape, labelled });
+        // A folder of whole numbers is none that is converted, with this array or without it.
+        let unconvertible = labels.is_some() || !element.is_float();
+        let path = path.to_owned();
+        return Err(DataError::EmptyArray { path, shape: array.shape, unconvertible });
     }
     let channels = name_channels(path, width, names)?;
     let mut classes = Interner::default();

@@ -70,6 +70,11 @@ fn empty_and_short_files() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n", ""), @"a.csv has 1 row of data: a series needs at least 2");
     assert_snapshot!(csv("\n\n\n", ""), @"a.csv, line 1: the header is empty: it must name the columns");
     assert_snapshot!(message("a.npy", npy(&[0, 3], &[]), ""), @"a.npy holds no value (its shape is [0, 3]): remove it, or leave such arrays out, which `firebox data convert FOLDER SAMPLES --odd skip` does and counts");
+    // Nothing of whole numbers is converted, with this array or without it.
+    let mut whole = npy(&[0, 3], &[]);
+    let kind = whole.windows(2).position(|two| two == b"<f").unwrap() + 1;
+    whole[kind] = b'i';
+    assert_snapshot!(message("a.npy", whole, ""), @"a.npy holds no value (its shape is [0, 3]): remove it");
     let mut frame = DataFrame::new(0, vec![Column::new("x".into(), Vec::<f64>::new())]).unwrap();
     let mut bytes = Vec::new();
     ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
