@@ -73,7 +73,9 @@ impl Default for SettingKeys {
 pub struct Padding {
     /// Share of the steps of all batches.
     pub share: f64,
-    /// A value of `loader.buckets`.
+    /// `loader.buckets` as it is; 0: none.
+    pub now: usize,
+    /// A finer value of `loader.buckets`.
     pub buckets: usize,
     /// Share of the steps with it.
     pub left: f64,
@@ -95,7 +97,7 @@ pub struct Settings {
     /// Samples of a block and of a window of `loader.shuffle.blocks` that would suit a set in mapped files, where it is
     /// shuffled as a whole.
     pub blocks: Option<[usize; 2]>,
-    /// What of a batch is padding, where samples are of unequal lengths and in no buckets.
+    /// What of a batch is padding, where samples are of unequal lengths and buckets could be finer.
     pub padding: Option<Padding>,
     /// Where they are written.
     pub keys: SettingKeys,
@@ -232,14 +234,14 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
 }
 
 fn padding(settings: &Settings) -> Option<Advice> {
-    let Padding { share, buckets, left } = settings.padding?;
+    let Padding { share, now, buckets, left } = settings.padding?;
     if share < PADDED || left > share / 2.0 {
         return None;
     }
     some(
         format!("{} of the steps of training batches are padding", percent(share)),
         format!(
-            "`loader.buckets` from 0 to {buckets}, with which {} are, and batches have {} times fewer steps in all; a batch then holds samples of similar length",
+            "`loader.buckets` from {now} to {buckets}, with which {} are, and batches have {} times fewer steps in all; a batch then holds samples of similar length",
             percent(left),
             significant((1.0 - left) / (1.0 - share))
         ),

@@ -4,27 +4,34 @@
 use firebox_loader::{LoaderConfig, Source};
 use firebox_monitor::Padding;
 
-/// Lengths of batches that buckets are cut to: each is a shape that a device tunes its kernels for. A choice.
-const LENGTHS: usize = 8;
+/// Lengths of batches that buckets are cut to at first, and once more where that still leaves much padding: each is a
+/// shape that a device tunes its kernels for. A choice.
+const LENGTHS: [usize; 2] = [8, 16];
 /// Steps of the shortest bucket: an encoder may halve them several times.
 const SHORTEST: usize = 8;
 
-/// What of an epoch is padding; none where all samples are of one length, or buckets are set.
+/// What of an epoch is padding, and what the next finer buckets would leave of it; none where all samples are of one
+/// length, or buckets are fine enough or cannot be.
 pub(crate) fn padding(source: &dyn Source, loader: &LoaderConfig) -> Option<Padding> {
     let [longest, _] = source.shape();
-    if loader.buckets > 0 || source.is_empty() || longest == 0 {
+    if source.is_empty() || longest == 0 {
         return None;
     }
-    let buckets = longest.div_ceil(LENGTHS).max(SHORTEST);
-    let (mut valid, mut rounded) = (0u64, 0u64);
+    // Without buckets, every batch is as long as the longest sample.
+    let now = if loader.buckets == 0 { longest } else { loader.buckets };
+    let mut levels = LENGTHS.map(|lengths| longest.div_ceil(lengths).max(SHORTEST)).into_iter();
+    let buckets = levels.find(|level| *level < now || loader.buckets == 0)?;
+    let (mut valid, mut all, mut rounded) = (0u64, 0u64, 0u64);
+    // As the loader rounds them.
+    let padded = |length: usize, to: usize| length.max(1).next_multiple_of(to).min(longest) as u64;
     for length in (0..source.len()).map(|index| source.length(index)) {
         valid += length as u64;
-        // As the loader rounds them.
-        rounded += length.max(1).next_multiple_of(buckets).min(longest) as u64;
+        all += padded(length, now);
+        rounded += padded(length, buckets);
     }
-    let all = source.len() as u64 * longest as u64;
     let share = |of: u64| 1.0 - valid as f64 / of as f64;
-    (valid < all).then(|| Padding { share: share(all), buckets, left: share(rounded) })
+    let now = loader.buckets;
+    (valid < all).then(|| Padding { share: share(all), now, buckets, left: share(rounded) })
 }
 
 #[cfg(test)]
@@ -72,13 +79,33 @@ mod tests {
     }
 
     #[test]
+    fn advice_that_was_followed_is_made_finer_once() {
+        let full = LoaderConfig::default();
+        let ragged = Ragged(&[10, 15, 40, 60]);
+        // 16 lengths of 100 steps would be of 7, and the shortest bucket is of 8: 16, 16, 40, 64 steps.
+        let found = padding(&ragged, &LoaderConfig { buckets: 13, ..full }).unwrap();
+        assert_eq!((found.now, found.buckets), (13, 8));
+        assert!((found.share - (1.0 - 125.0 / 156.0)).abs() < 1e-12, "{found:?}");
+        assert!((found.left - (1.0 - 125.0 / 136.0)).abs() < 1e-12, "{found:?}");
+        // Coarser ones than would be advised first come down to those: 50, 50, 50, 100.
+        let found = padding(&ragged, &LoaderConfig { buckets: 50, ..full }).unwrap();
+        assert_eq!((found.now, found.buckets), (50, 13));
+        assert!((found.share - (1.0 - 125.0 / 250.0)).abs() < 1e-12, "{found:?}");
+        // One that the longest sample is within is none.
+        let found = padding(&ragged, &LoaderConfig { buckets: 200, ..full }).unwrap();
+        assert!((found.share - (1.0 - 125.0 / 400.0)).abs() < 1e-12, "{found:?}");
+    }
+
+    #[test]
     fn equal_lengths_and_buckets_have_nothing_to_save_and_blocks_have() {
         let full = LoaderConfig::default();
         assert_eq!(padding(&Ragged(&[100, 100]), &full), None);
         assert_eq!(padding(&Ragged(&[]), &full), None);
         let ragged = Ragged(&[10, 100]);
         let shuffle = Shuffle::Blocks { block: 1, window: 2 };
+        // The finest that is advised, and finer.
         assert_eq!(padding(&ragged, &LoaderConfig { buckets: 8, ..full }), None);
+        assert_eq!(padding(&ragged, &LoaderConfig { buckets: 3, ..full }), None);
         let whole = padding(&ragged, &full);
         assert!(whole.is_some());
         assert_eq!(padding(&ragged, &LoaderConfig { shuffle, ..full }), whole);

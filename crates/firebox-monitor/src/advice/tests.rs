@@ -121,14 +121,20 @@ fn each_finding_has_its_figure_and_its_setting() {
     let found = lines(&[step(1, 100.0, 50.0, 1.0), times], &all);
     let said = found.join(" ");
     assert!(said.contains("all fill batches") && !said.contains("resident"), "{said}");
-    let padded = |share, left| {
-        let padding = Some(Padding { share, buckets: 13, left });
+    let padded_from = |now, share, left| {
+        let padding = Some(Padding { share, now, buckets: 13, left });
         lines(&one(step(2, 100.0, 1.0, 1.0)), &Settings { padding, ..settings() }).join(" ")
     };
+    let padded = |share, left| padded_from(0, share, left);
     let said = padded(0.5, 0.1);
     assert!(said.contains("50.0 % of the steps of training batches are padding"), "{said}");
     assert!(said.contains("from 0 to 13, with which 10.0 % are"), "{said}");
     assert!(said.contains("1.80 times fewer steps in all"), "{said}");
+    // Finer ones, where they pay.
+    let said = padded_from(26, 0.3, 0.1);
+    assert!(said.contains("from 26 to 13, with which 10.0 % are"), "{said}");
+    assert!(padded_from(26, 0.15, 0.0).contains("nothing stood out"));
+    assert!(padded_from(26, 0.3, 0.2).contains("nothing stood out"));
     // Little of it, or much that buckets would leave.
     assert!(padded(0.19, 0.0).contains("nothing stood out"));
     assert!(padded(0.5, 0.3).contains("nothing stood out"));
