@@ -5,11 +5,11 @@ use firebox_pipeline::ChosenDevice;
 
 /// Names of the backends, each also a feature of this binary, and whether they are compiled in.
 const BACKENDS: [(&str, bool); 6] = [
-    ("cuda", cfg!(feature = "cuda")),
-    ("rocm", cfg!(feature = "rocm")),
-    ("vulkan", cfg!(feature = "vulkan")),
-    ("metal", cfg!(feature = "metal")),
-    ("wgpu", cfg!(feature = "wgpu")),
+    ("cuda", cfg!(feature = "cuda-plain")),
+    ("rocm", cfg!(feature = "rocm-plain")),
+    ("vulkan", cfg!(feature = "vulkan-plain")),
+    ("metal", cfg!(feature = "metal-plain")),
+    ("wgpu", cfg!(feature = "wgpu-plain")),
     ("cpu", true),
 ];
 
@@ -169,18 +169,18 @@ pub(crate) fn guarded<T>(name: &str, ask: impl FnOnce() -> T) -> Result<T, Devic
 /// the other backends by kind, discrete ones first.
 #[cfg(feature = "gpu")]
 fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
-    #[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
+    #[cfg(any(feature = "vulkan-plain", feature = "metal-plain", feature = "wgpu-plain"))]
     use burn::tensor::DeviceType;
     guarded(name, || match name {
-        #[cfg(feature = "cuda")]
+        #[cfg(feature = "cuda-plain")]
         "cuda" => Ok(like(&Device::cuda(0))),
-        #[cfg(feature = "rocm")]
+        #[cfg(feature = "rocm-plain")]
         "rocm" => Ok(like(&Device::rocm(0))),
-        #[cfg(feature = "vulkan")]
+        #[cfg(feature = "vulkan-plain")]
         "vulkan" => Ok(Device::enumerate(DeviceType::Vulkan).into_vec()),
-        #[cfg(feature = "metal")]
+        #[cfg(feature = "metal-plain")]
         "metal" => Ok(Device::enumerate(DeviceType::Metal).into_vec()),
-        #[cfg(feature = "wgpu")]
+        #[cfg(feature = "wgpu-plain")]
         "wgpu" => Ok(Device::enumerate(DeviceType::Wgpu).into_vec()),
         _ => Err(DeviceError::Unknown(name.to_owned())),
     })?
@@ -188,7 +188,7 @@ fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
 
 /// All devices of the runtime of this one, which need not be there. `Device::enumerate` asks every runtime of the build
 /// for one of these, and so fails where any of them does.
-#[cfg(any(feature = "cuda", feature = "rocm"))]
+#[cfg(any(feature = "cuda-plain", feature = "rocm-plain"))]
 fn like(device: &Device) -> Vec<Device> {
     use burn::backend::{CubeDevice, DispatchDevice};
     let DispatchDevice::Cube(cube) = device.as_dispatch() else { return vec![] };
@@ -202,7 +202,7 @@ fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
 }
 
 /// What kind of adapter a device of wgpu's is.
-#[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
+#[cfg(any(feature = "vulkan-plain", feature = "metal-plain", feature = "wgpu-plain"))]
 fn kind_of(device: &Device) -> Option<&'static str> {
     use burn::backend::{CubeDevice, DispatchDevice, WgpuDeviceKind};
     let DispatchDevice::Cube(CubeDevice::Wgpu(adapter)) = device.as_dispatch() else { return None };
@@ -215,7 +215,7 @@ fn kind_of(device: &Device) -> Option<&'static str> {
     })
 }
 
-#[cfg(not(any(feature = "vulkan", feature = "metal", feature = "wgpu")))]
+#[cfg(not(any(feature = "vulkan-plain", feature = "metal-plain", feature = "wgpu-plain")))]
 fn kind_of(_: &Device) -> Option<&'static str> {
     None
 }
@@ -268,7 +268,7 @@ mod tests {
         assert!(message("gpu").contains("`gpu` is not a device"));
         assert!(message("cuda:x").contains("not a device"));
         assert!(message("cpu:1").contains("not a device"));
-        if !cfg!(feature = "cuda") {
+        if !cfg!(feature = "cuda-plain") {
             assert!(message("cuda").contains("--features cuda"));
         }
         assert_eq!(choose("cpu").unwrap().backend, "cpu");
