@@ -12,9 +12,9 @@ use burn::backend::{Autodiff, Flex, TensorMetadata};
 use burn::tensor::{Tensor, TensorData};
 use firebox_core::Stream;
 
-use crate::cpu::{self, CpuKernels, Mask};
+use crate::cpu::{self, Activation, CpuKernels, Mask};
 #[cfg(feature = "cube")]
-use crate::cube::{DeviceMask, DropoutOps};
+use crate::cube::{ActivationOps, ActivationSettings, DeviceMask, DropoutOps};
 #[cfg(feature = "cube")]
 use crate::cuts::GpuKernels;
 use crate::device::{constant_like, flex, flex_in_graph, is_flex};
@@ -56,9 +56,7 @@ pub(crate) fn check(probability: f64, x: Operand<'_>) {
 /// Where the CPU kernels do not run: in a GPU kernel, else composed.
 fn elsewhere<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> Tensor<D> {
     #[cfg(feature = "cube")]
-    if GpuKernels::takes(&x.device(), x.dtype()).is_ok()
-        && x.shape().num_elements() <= u32::MAX as usize
-    {
+    if on_gpu(&x) {
         let mask = DeviceMask::new(probability, scale(probability), stream);
         let dropped = <Dispatch as DropoutOps>::firebox_dropout(x.into_dispatch(), mask);
         return Tensor::from_dispatch(dropped);
@@ -66,7 +64,42 @@ fn elsewhere<const D: usize>(x: Tensor<D>, probability: f64, stream: Stream) -> 
     composed(x, probability, stream)
 }
 
-/// [`dropout`] of `max(x, 0)`, in one pass over memory where the CPU kernels run.
+/// Whether the kernels of a GPU that draw masks take this tensor.
+#[cfg(feature = "cube")]
+pub(crate) fn on_gpu<const D: usize>(x: &Tensor<D>) -> bool {
+    (1..=u32::MAX as usize).contains(&x.shape().num_elements())
+        && GpuKernels::takes(&x.device(), x.dtype()).is_ok()
+}
+
+/// What is dropped on a GPU, if anything.
+#[cfg(feature = "cube")]
+pub(crate) fn device_mask(probability: f64, stream: Option<Stream>) -> Option<DeviceMask> {
+    let stream = stream.filter(|_| probability > 0.0);
+    stream.map(|stream| DeviceMask::new(probability, scale(probability), stream))
+}
+
+/// [`dropout`] of an activation where the CPU kernels do not run: in a GPU kernel, else composed.
+#[track_caller]
+pub(crate) fn activated_elsewhere<const D: usize>(
+    x: Tensor<D>,
+    activation: Activation,
+    probability: f64,
+    stream: Option<Stream>,
+) -> Tensor<D> {
+    #[cfg(feature = "cube")]
+    if on_gpu(&x) {
+        let settings = ActivationSettings { activation, mask: device_mask(probability, stream) };
+        let y = <Dispatch as ActivationOps>::firebox_activate(x.into_dispatch(), settings);
+        return Tensor::from_dispatch(y);
+    }
+    let y = match activation {
+        Activation::Gelu => burn::tensor::activation::gelu(x),
+        Activation::Relu => burn::tensor::activation::relu(x),
+    };
+    dropout(y, probability, stream)
+}
+
+/// [`dropout`] of `max(x, 0)`, in one pass over memory where the CPU kernels or those of a GPU run.
 ///
 /// # Panics
 /// If `probability` is not in `[0, 1]`.
@@ -78,7 +111,7 @@ pub fn relu_dropout<const D: usize>(
 ) -> Tensor<D> {
     check(probability, operand("x", &x));
     let Some(kernels) = CpuKernels::fused().filter(|_| is_flex(&x)) else {
-        return dropout(burn::tensor::activation::relu(x), probability, stream);
+        return activated_elsewhere(x, Activation::Relu, probability, stream);
     };
     let mask = stream.filter(|_| probability > 0.0);
     let mask = mask.map(|stream| Mask::new(probability, scale(probability), stream));

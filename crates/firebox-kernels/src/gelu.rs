@@ -1,6 +1,8 @@
 //! The Gaussian error linear unit, alone and before dropout, and the residual sum after dropout: what
 //! a Transformer's layers do between their products, each as one operation.
 
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -10,9 +12,13 @@ use burn::backend::{Autodiff, Flex, TensorMetadata};
 use burn::tensor::{Tensor, TensorData};
 use firebox_core::Stream;
 
-use crate::cpu::{self, CpuKernels, Mask};
+use crate::cpu::{self, Activation, CpuKernels, Mask};
+#[cfg(feature = "cube")]
+use crate::cube::ResidualOps;
 use crate::device::{flex, flex_in_graph, is_flex};
-use crate::dropout::{check, dropout, in_place, scale};
+use crate::dropout::{activated_elsewhere, check, dropout, in_place, scale};
+#[cfg(feature = "cube")]
+use crate::dropout::{device_mask, on_gpu};
 use crate::operands::{alike, operand, types};
 use crate::profile::kernel_span;
 
@@ -22,12 +28,13 @@ type Primitive = FloatTensor<Flex>;
 /// is by default. Source: Hendrycks and Gimpel, "Gaussian error linear units", 2016.
 ///
 /// On Burn's CPU backend in f32 it is one pass over memory in each direction, within `4e-7 · |x|` of
-/// float64; elsewhere it is Burn's own.
+/// float64, and so it is on a GPU with kernels of this crate, to the rounding of the device. Elsewhere it is
+/// Burn's own, whose gradient is that of the approximation by tanh.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     gelu_dropout(x, 0.0, None)
 }
 
-/// [`dropout()`] of [`gelu`], in one pass over memory where the CPU kernels run.
+/// [`dropout()`] of [`gelu`], in one pass over memory where the CPU kernels or those of a GPU run.
 ///
 /// # Panics
 /// If `probability` is not in `[0, 1]`.
@@ -40,7 +47,7 @@ pub fn gelu_dropout<const D: usize>(
     check(probability, operand("x", &x));
     let fits = is_flex(&x) && x.shape().num_elements() > 0;
     let Some(kernels) = CpuKernels::fused().filter(|_| fits) else {
-        return dropout(burn::tensor::activation::gelu(x), probability, stream);
+        return activated_elsewhere(x, Activation::Gelu, probability, stream);
     };
     let mask = mask(probability, stream);
     let count = x.shape().num_elements();
@@ -85,8 +92,8 @@ impl Backward<Flex, 1> for Bent {
     }
 }
 
-/// `x + dropout(y)`, a residual connection, in one pass over memory where the CPU kernels run. What is
-/// dropped is what [`dropout()`] drops of `y`.
+/// `x + dropout(y)`, a residual connection, in one pass over memory where the CPU kernels or those of
+/// a GPU run. What is dropped is what [`dropout()`] drops of `y`.
 ///
 /// # Shapes
 /// - x, y and the result have the same
@@ -111,7 +118,7 @@ pub fn dropout_add<const D: usize>(
     );
     let fits = is_flex(&x) && is_flex(&y) && x.shape().num_elements() > 0;
     let Some(kernels) = CpuKernels::fused().filter(|_| fits) else {
-        return x + dropout(y, probability, stream);
+        return added_elsewhere(x, y, probability, stream);
     };
     let mask = mask(probability, stream);
     let add = |x: Primitive, y: Primitive| {
@@ -129,6 +136,23 @@ pub fn dropout_add<const D: usize>(
         OpsKind::Tracked(prepared) => prepared.finish((kernels, mask), sum),
         OpsKind::UnTracked(prepared) => prepared.finish(sum),
     })
+}
+
+/// Where the CPU kernels do not run: in a GPU kernel, else composed.
+#[track_caller]
+fn added_elsewhere<const D: usize>(
+    x: Tensor<D>,
+    y: Tensor<D>,
+    probability: f64,
+    stream: Option<Stream>,
+) -> Tensor<D> {
+    // Without a mask the sum is one pass as it is.
+    #[cfg(feature = "cube")]
+    if let Some(mask) = device_mask(probability, stream).filter(|_| on_gpu(&y)) {
+        let (x, y) = (x.into_dispatch(), y.into_dispatch());
+        return Tensor::from_dispatch(<Dispatch as ResidualOps>::firebox_dropout_add(x, y, mask));
+    }
+    x + dropout(y, probability, stream)
 }
 
 #[derive(Debug)]

@@ -78,12 +78,16 @@
 //! | operation | launches | where |
 //! |---|---|---|
 //! | [`squared_norm`], AdamW and SGD ([`update_parameters`]; [`update_on_device`] with all that changes in the device's memory) | one for each 32 parameters, or as many as the device binds buffers for, and one or two | f32, in the memory of weights and moments |
+//! | [`add_scaled`], [`approach`], [`approach_on_device`] | one for each 32 tensors, or as many as the device binds buffers for | all tensors of one type, in their memory |
 //! | [`layer_norm`] | one forward, two back | rows that fit into shared memory twice: in 16 KiB some 1,900 numbers |
 //! | [`BatchNorm`] with its rectifier | two for the statistics of a batch and the running ones, one for the rest, three back | all channels |
 //! | [`embedding()`] | Burn's gather forward, one back beside the zeros, each used row added up in the order of its places | all types |
 //! | [`max_pool1d`] | one each way, without kept indices | all windows |
 //! | [`GaussianNoise`], [`add_row_noise`] | one, with every number drawn where it is added | any type; for rows f32, in no graph |
 //! | [`cross_entropy`] | one with the gradient, one for the sum | all logits |
+//! | [`squared_error`], [`huber`], [`binary_cross_entropy`] | one with the gradient, and one for the sum of more than some 2,000 numbers | all predictions of fewer than 2^31 numbers |
+//! | [`gelu()`], [`gelu_dropout`], [`relu_dropout`] | one each way, with the mask drawn in it; kept are the input of GELU and the result of the rectifier, which there are anyway | all types |
+//! | [`dropout_add`] | one each way: back it is that of dropout | all types; without a mask it is Burn's sum |
 //! | [`attention()`], [`self_attention`], with lengths or masks | one forward, two back, and with gaps in a mask Burn's gather for each tensor, both ways; no scores in memory | heads of up to 128 numbers, in the type of the tensors or in bf16 or f16; in these on tensor cores where there are any, but not within a window |
 //!
 //! Everything else is composed of Burn's operations, which its fusion joins where it can. Where

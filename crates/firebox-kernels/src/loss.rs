@@ -6,9 +6,8 @@
 //!
 //! On Burn's CPU backend a loss in training is one pass in which the gradient takes the place of the
 //! logits or predictions, if nobody else holds them (else of a copy); the backward pass has nothing
-//! left to do but to multiply it by the loss scale. On a GPU with kernels of this crate, the
-//! cross-entropy is one launch, too, and one for the sum. Elsewhere the same formulas are composed of
-//! Burn's operations. All are computed in f32, whatever the type of the logits.
+//! left to do but to multiply it by the loss scale. On a GPU with kernels of this crate, a loss is one
+//! launch, too, and one for the sum. Elsewhere the same formulas are composed of Burn's operations. All are computed in f32, whatever the type of the logits.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
@@ -198,6 +197,22 @@ fn elsewhere(logits: Tensor<2>, rows: &[cpu::Row], settings: cpu::CrossEntropy<'
     composed::cross_entropy(logits, rows, settings)
 }
 
+/// The sum of the losses of single numbers over that of their weights, where the CPU kernels do not run: in GPU
+/// kernels, else composed.
+fn elements_elsewhere(
+    kind: Element<'_>,
+    [predictions, targets]: [Tensor<1>; 2],
+    width: usize,
+    weights: Option<&[f32]>,
+    sum: f64,
+) -> Tensor<1> {
+    #[cfg(feature = "cube")]
+    if gpu::takes_elements(&predictions) {
+        return gpu::elements(kind, [predictions, targets], width, weights, sum);
+    }
+    composed::elements(kind, predictions, targets, width, weights) / sum
+}
+
 /// The sums of weights whose reciprocals, and what they are multiplied with, are numbers of f32.
 const SUMS: (f64, f64) = (1e-30, 1e30);
 
@@ -370,7 +385,7 @@ fn element_loss<const D: usize>(
     let targets = if targets.is_autodiff() { targets.inner() } else { targets };
     let targets = in_f32(targets.flatten::<1>(0, D - 1));
     let value = match kernels(&predictions).filter(|_| is_flex(&targets)) {
-        None => composed::elements(kind, predictions, targets, width, weights) / divisor(sum),
+        None => elements_elsewhere(kind, [predictions, targets], width, weights, divisor(sum)),
         Some(kernels) => {
             let targets = flex(targets).to_contiguous();
             let share = 1.0 / divisor(sum);

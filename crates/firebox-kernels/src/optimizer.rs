@@ -5,7 +5,8 @@
 //! weights and writes moments and weights in the memory that they have ([`update_parameters`]).
 //! Unscaling, clipping and decay happen on the way. A tensor that somebody else holds as well is
 //! copied first, so that nobody sees it change. On a GPU with kernels of this crate, the norm and a
-//! step are a few launches for all parameters, in the memory that they have, too. Elsewhere the
+//! step are a few launches for all parameters, in the memory that they have, too, and so are running sums and means
+//! ([`add_scaled`], [`approach`]). Elsewhere the
 //! same formulas are composed of Burn's operations, one parameter after another.
 //!
 //! All that changes from step to step comes in one plain struct, [`StepState`], or stays in the memory
@@ -293,6 +294,10 @@ fn check_pairs(operation: &str, [one, other]: [&str; 2], to: &[Tensor<1>], from:
 
 fn combine(to: Vec<Tensor<1>>, from: &[&Tensor<1>], factor: f64, towards: bool) -> Vec<Tensor<1>> {
     let Some(kernels) = kernels_for(to.iter().chain(from.iter().copied())) else {
+        #[cfg(feature = "cube")]
+        if gpu::combines(to.iter().chain(from.iter().copied())) {
+            return gpu::combine_by_host(to, from, factor, towards);
+        }
         let each = to.into_iter().zip(from).map(|(to, from)| match towards {
             false => to + (*from).clone() * factor,
             true => to.clone() + ((*from).clone() - to) * factor,

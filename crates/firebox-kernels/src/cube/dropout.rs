@@ -33,6 +33,27 @@ impl DeviceMask {
         let threshold = (probability * 16_777_216.0).ceil() as u32;
         Self { key: stream.key(), threshold, scale }
     }
+
+    /// As a kernel takes it: of nothing, one that keeps every element as it is.
+    pub(super) fn launched(mask: Option<Self>) -> MaskNumbersLaunch {
+        let Self { key: [key_0, key_1], threshold, scale } =
+            mask.unwrap_or(Self { key: [0; 2], threshold: 0, scale: 1.0 });
+        MaskNumbersLaunch::new(key_0, key_1, threshold, scale)
+    }
+
+    /// The factor of the elements that are kept.
+    pub(super) fn scale(mask: Option<Self>) -> f32 {
+        mask.map_or(1.0, |mask| mask.scale)
+    }
+}
+
+/// The numbers of a mask.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct MaskNumbers {
+    key_0: u32,
+    key_1: u32,
+    threshold: u32,
+    scale: f32,
 }
 
 /// Philox4x32-10 as in `firebox_core`: block `low + 2³² · high` of the stream with this key.
@@ -61,28 +82,42 @@ pub(super) fn philox(low: u32, high: u32, key_0: u32, key_1: u32) -> Array<u32> 
     counter
 }
 
+/// The factors of a block's four elements; without a mask nothing is drawn.
+#[cube]
+pub(super) fn factors(block: usize, mask: &MaskNumbers, #[comptime] masked: bool) -> Array<f32> {
+    let mut factors = Array::<f32>::new(4usize);
+    if comptime!(masked) {
+        let words = philox(block as u32, 0u32.runtime(), mask.key_0, mask.key_1);
+        #[unroll]
+        for word in 0..4usize {
+            factors[word] = select(words[word] >> 8 >= mask.threshold, mask.scale, 0.0f32);
+        }
+    } else {
+        #[unroll]
+        for word in 0..4usize {
+            factors[word] = 1.0f32;
+        }
+    }
+    factors
+}
+
 /// Each thread draws one block of the stream and has its four elements.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments, reason = "a kernel takes plain numbers")]
 fn masked<F: Float>(
     x: &[F],
     y: &mut [F],
     count: u32,
-    key_0: u32,
-    key_1: u32,
-    threshold: u32,
-    scale: f32,
+    mask: MaskNumbers,
     #[define(F)] _dtype: ElemType,
 ) {
     let first = ABSOLUTE_POS * 4;
     if first < count as usize {
-        let words = philox(ABSOLUTE_POS as u32, 0u32.runtime(), key_0, key_1);
+        let factors = factors(ABSOLUTE_POS, &mask, true);
         #[unroll]
         for word in 0..4usize {
             if first + word < count as usize {
                 // A product also where the factor is zero: NaN stays NaN.
-                let factor = select(words[word] >> 8 >= threshold, scale, 0.0f32);
-                y[first + word] = F::cast_from(f32::cast_from(x[first + word]) * factor);
+                y[first + word] = F::cast_from(f32::cast_from(x[first + word]) * factors[word]);
             }
         }
     }
@@ -118,10 +153,7 @@ impl DropoutOps for CubeBackend {
                 x.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),
                 count as u32,
-                mask.key[0],
-                mask.key[1],
-                mask.threshold,
-                mask.scale,
+                DeviceMask::launched(Some(mask)),
                 dtype_to_storage_type(dtype),
             );
         };

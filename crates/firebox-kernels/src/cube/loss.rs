@@ -69,7 +69,7 @@ pub(crate) trait EntropyOps: Backend {
 }
 
 #[cfg(feature = "fusion")]
-fn measured(logits: &TensorSpec) -> MeasuredMetadata {
+pub(super) fn measured(logits: &TensorSpec) -> MeasuredMetadata {
     MeasuredMetadata { value: TensorSpec::new([1].into(), DType::F32), gradient: logits.clone() }
 }
 

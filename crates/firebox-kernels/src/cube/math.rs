@@ -63,3 +63,23 @@ pub(super) fn sine_and_cosine(x: f32) -> (f32, f32) {
     let p = (square * 2.443_315_7e-5f32 - 1.388_731_6e-3f32) * square + 4.166_664_6e-2f32;
     (sine, p * square * square - square * 0.5f32 + 1.0f32)
 }
+
+/// The error function, which is 1 to all of its digits from 3.9 on: that of the CPU kernels (`cpu::math`), the
+/// rational approximation of Eigen's `generic_fast_erf_float`. Of NaN, any number.
+#[cube]
+pub(super) fn error_function(x: f32) -> f32 {
+    let near = x.max(-4.0f32).min(4.0f32);
+    let z = near * near;
+    let mut p = z * -2.726_142_3e-10f32 + 2.770_681_4e-8f32;
+    p = p * z - 2.101_024e-6f32;
+    p = p * z - 5.692_506_4e-5f32;
+    p = p * z - 7.349_906_3e-4f32;
+    p = p * z - 2.954_6e-3f32;
+    p = p * z - 1.609_603_3e-2f32;
+    let mut q = z * -1.456_607_2e-5f32 - 2.133_740_6e-4f32;
+    q = q * z - 1.682_827e-3f32;
+    q = q * z - 7.373_329e-3f32;
+    q = q * z - 1.426_473_9e-2f32;
+    let sign = x.max(-1.0f32).min(1.0f32);
+    select(x.abs() < 3.9f32, near * p / q, sign)
+}

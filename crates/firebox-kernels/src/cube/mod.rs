@@ -1,6 +1,6 @@
 //! Operations on a GPU, through CubeCL (CUDA, ROCm, Metal, Vulkan and WebGPU): the LSTM or GRU layer,
-//! attention, layer and batch normalisation, cross-entropy, maxima of steps, embeddings, dropout, noise and
-//! optimizer steps. Each has its own file with the operation and most another with its kernels; which tensors
+//! attention, layer and batch normalisation, losses, maxima of steps, embeddings, GELU, rectifier, dropout, noise
+//! and optimizer steps. Each has its own file with the operation and most another with its kernels; which tensors
 //! take which way is decided outside.
 //!
 //! Of a recurrent layer, one launch walks all steps and directions; a second one walks them back. A
@@ -23,6 +23,7 @@
     reason = "kernels have no such methods"
 )]
 
+mod activation;
 mod attend;
 mod attend_back;
 mod attention;
@@ -34,6 +35,8 @@ mod columns;
 mod cut;
 mod device;
 mod dropout;
+mod element;
+mod element_loss;
 mod embedding;
 mod forward;
 mod kernels;
@@ -49,6 +52,7 @@ mod permutation;
 mod pool;
 mod product;
 mod properties;
+mod residual;
 mod row_noise;
 mod rows;
 mod softmax;
@@ -59,20 +63,24 @@ mod tensor_cores;
 mod tensors;
 mod watch;
 
+pub(crate) use activation::{ActivationOps, ActivationSettings};
 pub(crate) use attention::{AttentionCall, AttentionOps};
 pub(crate) use batch_norm::{BatchMoments, BatchNormOps, BatchNormSettings, batch_norm_fits};
 pub(crate) use dropout::{DeviceMask, DropoutOps};
+pub(crate) use element::{Formula, WeightsOf};
+pub(crate) use element_loss::{ElementOps, ElementSettings};
 pub(crate) use embedding::EmbeddingOps;
 pub(crate) use list::TensorList;
 pub(crate) use loss::{EntropyOps, EntropySettings};
 pub(crate) use noise::{DeviceNoise, NoiseOps};
 pub(crate) use norm::{NormOps, NormSettings, norm_fits};
 pub(crate) use op::{LstmOps, Way};
-pub(crate) use optimizer::{OptimizerOps, StepNumbers, StepSettings, has_room};
+pub(crate) use optimizer::{Combination, OptimizerOps, StepNumbers, StepSettings, has_room};
 pub(crate) use permutation::PermutationOps;
 pub(crate) use pool::PoolOps;
 pub(crate) use product::{ProductOps, has_tf32};
 pub use properties::GpuProperties;
+pub(crate) use residual::ResidualOps;
 pub(crate) use row_noise::{RowNoiseOps, threads as row_noise_threads};
 pub(crate) use sweep::{COLUMNS, DESCENT_COLUMNS};
 pub use watch::{LaunchWatch, Launched, LaunchedRun, LaunchedWork};

@@ -1,7 +1,8 @@
-//! An optimizer step over all parameters of a model in a few launches: see [`sweep`](super::sweep) for
-//! the kernels. Weights and moments change in the memory that they have, unless somebody else holds
+//! An optimizer step over all parameters of a model in a few launches, and running sums and means: see
+//! [`sweep`](super::sweep) for the kernels. Weights and moments change in the memory that they have, unless somebody else holds
 //! them as well; then they are copied first.
 
+use burn::backend::cubecl::dtype_to_storage_type;
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
@@ -13,9 +14,10 @@ use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
 use super::device::{self, without_cores};
 use super::list::TensorList;
+pub(crate) use super::sweep::Combination;
 use super::sweep::{
-    COLUMNS, DESCENT_COLUMNS, adamw, descend, descend_with_momentum, descent_numbers, squares,
-    step_numbers,
+    COLUMNS, DESCENT_COLUMNS, adamw, combine, descend, descend_with_momentum, descent_numbers,
+    squares, step_numbers,
 };
 use super::tensors::{arguments, empty, sum};
 use super::watch::{LaunchedWork, launching};
@@ -42,7 +44,7 @@ pub(crate) struct StepNumbers<B: Backend> {
     pub(crate) updates: FloatTensor<B>,
 }
 
-/// Optimizer steps on a GPU. All tensors are f32 and in no graph.
+/// Optimizer steps on a GPU. All tensors are f32 but where it says otherwise, and in no graph.
 #[backend_extension(Cube, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait OptimizerOps: Backend {
     /// The squared L2 norm of all gradients together, `[1]`; each is `[elements]`.
@@ -72,6 +74,16 @@ pub(crate) trait OptimizerOps: Backend {
         #[extension_type] changed: TensorList<Self>,
         numbers: FloatTensor<Self>,
         rule: UpdateRule,
+    ) -> TensorList<Self>;
+
+    /// The new values of `to` by as many tensors of the same sizes, all of one float type, and a factor, `[1]`
+    /// in f32.
+    #[fusion(meta = |_from, to, _factor, _combination| to.clone())]
+    fn firebox_combine(
+        #[extension_type] from: TensorList<Self>,
+        #[extension_type] to: TensorList<Self>,
+        factor: FloatTensor<Self>,
+        combination: Combination,
     ) -> TensorList<Self>;
 }
 
@@ -301,5 +313,46 @@ impl OptimizerOps for CubeBackend {
             launching(|| work("optimizer step", self::count(gradients), operations, bytes), launch);
         }
         TensorList(changed)
+    }
+
+    fn firebox_combine(
+        from: TensorList<Self>,
+        to: TensorList<Self>,
+        factor: FloatTensor<Self>,
+        combination: Combination,
+    ) -> TensorList<Self> {
+        let factor = into_contiguous(factor);
+        let from: Vec<CubeTensor> = from.0.into_iter().map(into_contiguous).collect();
+        let to: Vec<CubeTensor> = to.0.into_iter().map(own).collect();
+        let client = factor.client.clone();
+        let hardware = without_cores(&client);
+        let team = Team::whole(&hardware);
+        let at_once = tensors_at_once(&hardware, 2);
+        let name = if combination == Combination::Sum { "scaled sum" } else { "moving average" };
+        for (from, to) in from.chunks(at_once).zip(to.chunks(at_once)) {
+            let sizes = to.iter().map(|tensor| tensor.shape().num_elements());
+            let sweep = Sweep::new(&hardware, team, sizes);
+            let dtype = to[0].dtype;
+            // SAFETY: a cube compares every index with the size of its tensor, which that of the other list
+            // has, too (`check_pairs` has compared them); no two cubes write the same number, and nobody else
+            // holds what is written.
+            let launch = || unsafe {
+                combine::launch_unchecked(
+                    &client,
+                    device::count([sweep.cubes() as usize, 1]),
+                    device::dim(team.dim()),
+                    arguments(from),
+                    arguments(to),
+                    sweep.sizes.iter().copied().collect(),
+                    sweep.ends.iter().copied().collect(),
+                    factor.clone().into_buffer_arg(),
+                    combination,
+                    dtype_to_storage_type(dtype),
+                );
+            };
+            // Read and written, and read.
+            launching(|| work(name, count(to), 2, 3 * dtype.size()), launch);
+        }
+        TensorList(to)
     }
 }

@@ -1,5 +1,5 @@
 //! The kernels of an optimizer step: the norm of all gradients, the numbers of a step from what the
-//! device holds, and the sweep over weights and moments.
+//! device holds, and the sweep over weights and moments; and that of running sums and means.
 //!
 //! Each launch takes several tensors. A cube works on one of them, strided; which one, it finds from
 //! its place among the cubes of all. The branches differ between cubes and never within one.
@@ -371,6 +371,48 @@ pub(super) fn descend_with_momentum(
                         direction = d + after * momentum;
                     }
                     weights[at] = weight - direction * rate;
+                }
+            }
+        }
+    }
+}
+
+/// How the numbers of one tensor change by those of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Combination {
+    /// `to + from · factor`
+    Sum,
+    /// `to + (from − to) · factor`
+    Mean,
+    /// The same, and `to` as it is where the factor is 0, whatever `from` holds.
+    HeldMean,
+}
+
+/// Changes tensors where they are by others of their sizes and a `factor`, `[1]`.
+#[cube(launch_unchecked)]
+pub(super) fn combine<F: Float>(
+    from: &Sequence<Box<[F]>>,
+    to: &mut Sequence<Box<[F]>>,
+    sizes: &Sequence<u32>,
+    ends: &Sequence<u32>,
+    factor: &[f32],
+    #[comptime] combination: Combination,
+    #[define(F)] _dtype: ElemType,
+) {
+    let factor = factor[0];
+    #[unroll]
+    for i in 0..from.len() {
+        if is_of(ends, i) {
+            let (begin, stride) = strided(ends, i);
+            let (from, to) = (&from[i], &mut to[i]);
+            if comptime!(combination != Combination::HeldMean) || factor != 0.0f32 {
+                for at in range_stepped(begin, sizes[i] as usize, stride) {
+                    let before = f32::cast_from(to[at]);
+                    let mut by = f32::cast_from(from[at]);
+                    if comptime!(combination != Combination::Sum) {
+                        by -= before;
+                    }
+                    to[at] = F::cast_from(before + by * factor);
                 }
             }
         }

@@ -8,6 +8,8 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 #[cfg(feature = "cube")]
 use super::gpu::has_kernels;
 use super::{Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, check};
+#[cfg(feature = "cube")]
+use crate::cube::Combination;
 use crate::operands::{alike, operand};
 
 /// [`StepState`] in the memory of a device; each tensor is `[1]`, in f32 and in no graph.
@@ -177,6 +179,13 @@ pub fn approach_on_device(
     if !has_kernels(&share.device()) {
         let share = f64::from(share.into_scalar::<f32>());
         return if share == 0.0 { means } else { super::approach(means, values, share) };
+    }
+    #[cfg(feature = "cube")]
+    if super::gpu::combines(means.iter().chain(values.iter().copied()))
+        && share.dtype() == DType::F32
+        && means.first().is_some_and(|mean| mean.device() == share.device())
+    {
+        return super::gpu::combine(means, values, share, Combination::HeldMean);
     }
     let moves = share.clone().equal_elem(0.0).bool_not();
     let each = means.into_iter().zip(values).map(|(mean, value)| {

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::{ParameterUpdate, UpdateRule};
 use crate::cpu;
-use crate::cube::{COLUMNS, DESCENT_COLUMNS, OptimizerOps, TensorList, has_room};
+use crate::cube::{COLUMNS, Combination, DESCENT_COLUMNS, OptimizerOps, TensorList, has_room};
 use crate::cuts::GpuKernels;
 
 /// Whether the kernels take all of these tensors.
@@ -103,4 +103,56 @@ pub(super) fn by_numbers(rule: &UpdateRule, numbers: Tensor<2>, updates: &mut [P
         }
         update.moments = changed.by_ref().take(rule.moments()).collect();
     }
+}
+
+/// Whether the kernels combine all of these tensors: in any float type that they take, but one alone.
+pub(super) fn combines<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> bool {
+    let Some(first) = tensors.next() else { return false };
+    let (device, dtype) = (first.device(), first.dtype());
+    let alike = |tensor: &Tensor<1>| tensor.dtype() == dtype && tensor.device() == device;
+    !first.is_autodiff()
+        && tensors.all(alike)
+        && GpuKernels::takes(&device, dtype).is_ok_and(|client| has_room(&client))
+}
+
+/// [`combine`] by a factor of the host.
+pub(super) fn combine_by_host(
+    to: Vec<Tensor<1>>,
+    from: &[&Tensor<1>],
+    factor: f64,
+    towards: bool,
+) -> Vec<Tensor<1>> {
+    let factor = TensorData::new(vec![factor as f32], [1]);
+    let factor = Tensor::from_data(factor, (&to[0].device(), DType::F32));
+    combine(to, from, factor, if towards { Combination::Mean } else { Combination::Sum })
+}
+
+/// Changes tensors by as many of the same sizes, which the kernels [take](combines), and a factor in the memory of
+/// their device, `[1]` in f32.
+pub(super) fn combine(
+    mut to: Vec<Tensor<1>>,
+    from: &[&Tensor<1>],
+    factor: Tensor<1>,
+    combination: Combination,
+) -> Vec<Tensor<1>> {
+    let places: Vec<usize> = (0..to.len()).filter(|place| to[*place].dims() != [0]).collect();
+    if places.is_empty() {
+        return to;
+    }
+    let nothing = Tensor::<1>::empty([0], &to[places[0]].device());
+    let mut taken = vec![];
+    for place in &places {
+        // Taken out, so that the kernels can write where they are.
+        taken.push(std::mem::replace(&mut to[*place], nothing.clone()).into_dispatch());
+    }
+    let changed = <Dispatch as OptimizerOps>::firebox_combine(
+        TensorList(places.iter().map(|place| from[*place].clone().into_dispatch()).collect()),
+        TensorList(taken),
+        factor.into_dispatch(),
+        combination,
+    );
+    for (place, changed) in places.into_iter().zip(changed.0) {
+        to[place] = Tensor::from_dispatch(changed);
+    }
+    to
 }

@@ -27,11 +27,14 @@
 #[allow(dead_code, reason = "shared with the tests of the other variants")]
 mod support;
 
+mod activation;
 mod attention;
+mod averages;
 mod batch_norm;
 #[path = "../attention/case.rs"]
 #[allow(dead_code, reason = "shared with the tests of the other variants")]
 mod case;
+mod element_loss;
 mod embedding;
 #[path = "../learning/entropy.rs"]
 mod entropy;
