@@ -86,6 +86,11 @@ pub(crate) fn activated_elsewhere<const D: usize>(
     probability: f64,
     stream: Option<Stream>,
 ) -> Tensor<D> {
+    // Burn's activations on a GPU may not take a tensor without elements.
+    #[cfg(feature = "cube")]
+    if x.shape().num_elements() == 0 {
+        return x;
+    }
     #[cfg(feature = "cube")]
     if on_gpu(&x) {
         let settings = ActivationSettings { activation, mask: device_mask(probability, stream) };

@@ -115,9 +115,10 @@ fn relu_back<F: Float>(
 ) {
     let at = ABSOLUTE_POS;
     if at < count as usize {
-        let mut of = 0.0f32;
-        if f32::cast_from(y[at]) != 0.0f32 {
-            of = f32::cast_from(d[at]) * scale;
+        let mut of = f32::cast_from(d[at]) * scale;
+        // Not by `!=`, which some runtimes deny of NaN.
+        if f32::cast_from(y[at]) == 0.0f32 {
+            of = 0.0f32;
         }
         dx[at] = F::cast_from(of);
     }
