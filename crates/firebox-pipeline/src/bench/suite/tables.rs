@@ -182,12 +182,19 @@ pub(super) fn trainer(all: &Performance) -> SheetSection {
     }
     let rows = cases.iter().flat_map(|(case, parts)| {
         let precision = case.rounds.first().map_or(String::new(), |round| round.precision.clone());
-        let aims: [(&str, fn(&StepParts) -> Share, f64); 2] = [
-            ("everything but forward and backward", |parts| parts.added, ADDED_AIM),
-            ("optimizer, clipping and zeroing", |parts| parts.update, UPDATE_AIM),
+        let shares = [
+            (
+                "everything but forward and backward",
+                over_rounds(parts, |parts| parts.added),
+                ADDED_AIM,
+            ),
+            (
+                "optimizer, clipping and zeroing",
+                over_rounds(parts, |parts| parts.update),
+                UPDATE_AIM,
+            ),
         ];
-        aims.map(|(what, of, aim)| {
-            let share = over_rounds(parts, of);
+        shares.map(|(what, share, aim)| {
             vec![
                 precision.clone(),
                 what.to_owned(),
