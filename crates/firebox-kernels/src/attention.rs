@@ -4,6 +4,7 @@
 //! Projections before and after it are not part of it.
 
 mod composed;
+mod disentangled;
 #[cfg(feature = "cube")]
 mod gpu;
 mod masked;
@@ -27,6 +28,7 @@ use crate::operands;
 use crate::profile::kernel_span;
 use crate::rounded::halved;
 
+pub use disentangled::{DisentangledAttention, DistanceRows, disentangled_attention};
 pub use masked::{attention_masked, self_attention_masked};
 
 type Primitive = FloatTensor<Flex>;

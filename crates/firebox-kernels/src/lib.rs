@@ -12,7 +12,8 @@
 //! and dropout of the probabilities, of which no more than a tile exists at any time;
 //! [`self_attention_masked`] and [`attention_masked`] take masks in place of lengths, for padding on the
 //! left and gaps. Within an [`AttentionWindow`] a query sees its neighbours and the first keys alone, and no
-//! others are computed. [`gelu()`], [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands
+//! others are computed. [`disentangled_attention`] is DeBERTa's, with terms for distances, of whose scores there is no more
+//! than one head's on each core. [`gelu()`], [`gelu_dropout`] and [`dropout_add`] (a residual sum) are what else stands
 //! between the linear layers of a Transformer, each as one pass. [`linear_activated`], [`linear_add`] and
 //! [`feed_forward_add`] are these layers with what follows them, which is computed while a part of a product lies in the
 //! cache, the last two forward and back.
@@ -102,7 +103,7 @@
 //! # Memory
 //!
 //! [`recomputed`] makes a segment of a model keep its input alone and compute itself again for its
-//! gradient, bit for bit. On a processor, buffers that a step gave back are kept for the next one;
+//! gradient, bit for bit. [`recomputed_beside`] is for segments that share another input. On a processor, buffers that a step gave back are kept for the next one;
 //! [`release_buffers`] gives them up, and [`buffer_bytes`] counts them.
 //!
 //! # Operands that do not go together
@@ -183,7 +184,8 @@ mod strides;
 
 pub use activated::linear_activated;
 pub use attention::{
-    Attention, attention, attention_masked, self_attention, self_attention_masked,
+    Attention, DisentangledAttention, DistanceRows, attention, attention_masked,
+    disentangled_attention, self_attention, self_attention_masked,
 };
 pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
 pub use batched::batched_product;
@@ -221,7 +223,7 @@ pub use optimizer::{
 };
 pub use packed::KeptWeights;
 pub use products::{F32Products, NoF32Products, product};
-pub use recompute::{recomputed, recomputes_on};
+pub use recompute::{recomputed, recomputed_beside, recomputes_on};
 pub use residual::{FeedForward, feed_forward_add, linear_add};
 pub use rounded::rounded;
 pub use row_noise::add_row_noise;

@@ -56,6 +56,28 @@ where
     }
 }
 
+/// [`recomputed`] of a segment that takes a second input beside its own, which is kept as well and may have a gradient:
+/// what all segments of a model share, for example. It has to lie where `x` does.
+///
+/// `beside` gets one gradient of each segment, in the order in which segments are computed again: the last one first.
+pub fn recomputed_beside<M, const D: usize, const S: usize, const E: usize>(
+    module: &M,
+    x: Tensor<D>,
+    beside: Tensor<S>,
+    segment: impl Fn(&M, Tensor<D>, Tensor<S>) -> Tensor<E> + Send + Sync + 'static,
+) -> Tensor<E>
+where
+    M: Module + 'static,
+{
+    let place = Place::of(&x.device()).filter(|place| Place::of(&beside.device()) == Some(*place));
+    match place {
+        None => segment(module, x, beside),
+        Some(Place::Processor) => beside_on::<Flex, _, D, S, E>(module, x, beside, segment),
+        #[cfg(feature = "cube")]
+        Some(Place::Gpu) => beside_on::<Cube, _, D, S, E>(module, x, beside, segment),
+    }
+}
+
 /// Where segments are computed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -128,13 +150,52 @@ fn on<B: Inside, M: Module + 'static, const D: usize, const E: usize>(
     let (x, guard) = B::tracked(x).into_parts();
     let plain = module.valid();
     let y = B::plain(segment(&plain, B::tensor(x.clone())));
-    let prepared =
-        Recomputed.prepare::<NoCheckpointing>([guard, anchor]).compute_bound().stateful();
+    kept::<B, 1, 2, E>([guard, anchor], y, || {
+        Tape::new(plain, parameters.ids, move |module, [wanted]| {
+            let x = Input::<D>::new::<B>(&x, wanted);
+            let y = segment(module, x.0.clone());
+            (y, [Box::new(x) as Box<dyn Wanted<B>>])
+        })
+    })
+}
+
+/// [`recomputed_beside`] where both inputs lie.
+fn beside_on<B: Inside, M: Module + 'static, const D: usize, const S: usize, const E: usize>(
+    module: &M,
+    x: Tensor<D>,
+    beside: Tensor<S>,
+    segment: impl Fn(&M, Tensor<D>, Tensor<S>) -> Tensor<E> + Send + Sync + 'static,
+) -> Tensor<E> {
+    let parameters = Nodes::<B>::of(module, &x.device());
+    let Some(anchor) = parameters.first else {
+        return segment(module, x, beside);
+    };
+    let (x, of_x) = B::tracked(x).into_parts();
+    let (beside, of_beside) = B::tracked(beside).into_parts();
+    let plain = module.valid();
+    let y = B::plain(segment(&plain, B::tensor(x.clone()), B::tensor(beside.clone())));
+    kept::<B, 2, 3, E>([of_x, of_beside, anchor], y, || {
+        Tape::new(plain, parameters.ids, move |module, [wants_x, wants_beside]| {
+            let x = Input::<D>::new::<B>(&x, wants_x);
+            let beside = Input::<S>::new::<B>(&beside, wants_beside);
+            let y = segment(module, x.0.clone(), beside.0.clone());
+            (y, [Box::new(x) as Box<dyn Wanted<B>>, Box::new(beside)])
+        })
+    })
+}
+
+/// A segment's result in the graph of its inputs and of a parameter, the last one of `guards`.
+fn kept<B: Inside, const N: usize, const P: usize, const E: usize>(
+    guards: [NodeGuard; P],
+    y: FloatTensor<B>,
+    tape: impl FnOnce() -> Tape<B, N>,
+) -> Tensor<E>
+where
+    Recomputed<N>: Backward<B, P, State = Tape<B, N>>,
+{
+    let prepared = Recomputed.prepare::<NoCheckpointing>(guards).compute_bound().stateful();
     B::of_graph(match prepared {
-        OpsKind::Tracked(prepared) => {
-            let tape = Tape::<B>::new(plain, x, parameters.ids, segment);
-            prepared.finish(tape, y)
-        }
+        OpsKind::Tracked(prepared) => prepared.finish(tape(), y),
         OpsKind::UnTracked(prepared) => prepared.finish(y),
     })
 }
@@ -172,49 +233,70 @@ impl<B: Inside> ModuleVisitor for Nodes<B> {
     }
 }
 
-/// Gradients with respect to a segment's input and to its parameters.
-type Derived<B> = (Option<FloatTensor<B>>, Vec<(NodeId, FloatTensor<B>)>);
+/// An input of a segment that is computed again: in a graph, if its gradient is wanted.
+struct Input<const D: usize>(Tensor<D>);
 
-/// These from the gradient of its result; that of the input only if it is wanted.
-type Again<B> = dyn Fn(FloatTensor<B>, bool) -> Derived<B> + Send + Sync;
+impl<const D: usize> Input<D> {
+    fn new<B: Inside>(x: &FloatTensor<B>, wanted: bool) -> Self {
+        let input = Tensor::<D>::from_inner(B::tensor(x.clone()));
+        Self(if wanted { input.require_grad() } else { input })
+    }
+}
+
+/// What has a gradient once the segment was computed again.
+trait Wanted<B: Backend> {
+    fn gradient(&self, gradients: &mut burn::tensor::Gradients) -> Option<FloatTensor<B>>;
+}
+
+impl<B: Inside, const D: usize> Wanted<B> for Input<D> {
+    fn gradient(&self, gradients: &mut burn::tensor::Gradients) -> Option<FloatTensor<B>> {
+        self.0.grad_remove(gradients).map(B::plain)
+    }
+}
+
+/// Gradients with respect to a segment's inputs, of those that are wanted, and to its parameters.
+type Derived<B, const N: usize> = ([Option<FloatTensor<B>>; N], Vec<(NodeId, FloatTensor<B>)>);
+
+/// These from the gradient of its result.
+type Again<B, const N: usize> = dyn Fn(FloatTensor<B>, [bool; N]) -> Derived<B, N> + Send + Sync;
 
 /// What the gradient is computed from.
-struct Tape<B: Backend>(Arc<Again<B>>);
+struct Tape<B: Backend, const N: usize>(Arc<Again<B, N>>);
 
-impl<B: Backend> Clone for Tape<B> {
+impl<B: Backend, const N: usize> Clone for Tape<B, N> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<B: Backend> fmt::Debug for Tape<B> {
+impl<B: Backend, const N: usize> fmt::Debug for Tape<B, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a segment to compute again")
     }
 }
 
-impl<B: Inside> Tape<B> {
-    fn new<M: Module + 'static, const D: usize, const E: usize>(
+impl<B: Inside, const N: usize> Tape<B, N> {
+    /// `again` computes the segment in a graph, and has its inputs.
+    fn new<M: Module + 'static, const E: usize>(
         module: M,
-        x: FloatTensor<B>,
         ids: Vec<Option<NodeId>>,
-        segment: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
+        again: impl Fn(&M, [bool; N]) -> (Tensor<E>, [Box<dyn Wanted<B>>; N]) + Send + Sync + 'static,
     ) -> Self {
         // A module may be sent to another thread and not be looked at from two.
         let module = Mutex::new(module);
-        Self(Arc::new(move |dy, wants_x| {
+        Self(Arc::new(move |dy, wanted| {
             let module = module.lock().unwrap_or_else(PoisonError::into_inner).clone().train();
-            let input = Tensor::<D>::from_inner(B::tensor(x.clone()));
-            let input = if wants_x { input.require_grad() } else { input };
-            let y = segment(&module, input.clone());
+            let (y, inputs) = again(&module, wanted);
             let dy = Tensor::<E>::from_inner(B::tensor(dy));
             // A loss whose gradient with respect to the result is the given one, to the bit.
             let mut gradients = (y * dy).sum().backward();
-            let to_x = input.grad_remove(&mut gradients).filter(|_| wants_x).map(B::plain);
+            let of_inputs = std::array::from_fn(|index| {
+                inputs[index].gradient(&mut gradients).filter(|_| wanted[index])
+            });
             let ids = ids.iter().copied();
             let mut taken = Taken::<B, _> { gradients, ids, found: vec![] };
             module.visit(&mut taken);
-            (to_x, taken.found)
+            (of_inputs, taken.found)
         }))
     }
 }
@@ -235,23 +317,40 @@ impl<B: Inside, I: Iterator<Item = Option<NodeId>>> ModuleVisitor for Taken<B, I
     }
 }
 
+/// A segment with so many inputs.
 #[derive(Debug)]
-struct Recomputed;
+struct Recomputed<const N: usize>;
 
-impl<B: Inside> Backward<B, 2> for Recomputed {
-    type State = Tape<B>;
-
-    fn backward(self, ops: Ops<Tape<B>, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+impl<const N: usize> Recomputed<N> {
+    fn run<B: Inside, const P: usize>(ops: Ops<Tape<B, N>, P>, grads: &mut Gradients) {
         let dy = grads.consume::<B>(&ops.node);
-        // The anchor is one of the parameters: its gradient is among theirs.
-        let [to_x, _] = ops.parents;
-        let (dx, parameters) = (ops.state.0)(dy, to_x.is_some());
-        if let (Some(parent), Some(dx)) = (to_x, dx) {
-            grads.register::<B>(parent.id, dx);
+        // The anchor, which comes after the inputs, is one of the parameters: its gradient is among theirs.
+        let wanted = std::array::from_fn(|index| ops.parents[index].is_some());
+        let (inputs, parameters) = (ops.state.0)(dy, wanted);
+        for (parent, gradient) in ops.parents.into_iter().zip(inputs) {
+            if let (Some(parent), Some(gradient)) = (parent, gradient) {
+                grads.register::<B>(parent.id, gradient);
+            }
         }
         for (id, gradient) in parameters {
             grads.register::<B>(id, gradient);
         }
+    }
+}
+
+impl<B: Inside> Backward<B, 2> for Recomputed<1> {
+    type State = Tape<B, 1>;
+
+    fn backward(self, ops: Ops<Tape<B, 1>, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        Self::run(ops, grads);
+    }
+}
+
+impl<B: Inside> Backward<B, 3> for Recomputed<2> {
+    type State = Tape<B, 2>;
+
+    fn backward(self, ops: Ops<Tape<B, 2>, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        Self::run(ops, grads);
     }
 }
 
@@ -351,6 +450,52 @@ mod tests {
         // All of it, and so only its input learns.
         let frozen = block().train().no_grad();
         assert!(run(&frozen, false, true) == run(&frozen, true, true));
+    }
+
+    /// Segments that share a second input, each of which learns, or not.
+    fn run_beside(model: &Block, again: bool, tracked: [bool; 2]) -> [Option<Vec<u32>>; 4] {
+        let beside = input(false).narrow(1, 0, 1).squeeze_dim::<2>(1);
+        let beside = if tracked[1] { beside.require_grad() } else { beside };
+        let segment = |block: &Block, x: Tensor<3>, beside: Tensor<2>| {
+            let moved = linear(beside, &block.lower).narrow(1, 0, 5);
+            forward(block, x + moved.unsqueeze_dim::<3>(1))
+        };
+        let once = |x: Tensor<3>, beside: Tensor<2>| match again {
+            true => recomputed_beside(model, x, beside, segment),
+            false => segment(model, x, beside),
+        };
+        let x = input(tracked[0]);
+        let shared = beside.clone() * 2.0;
+        let y = once(once(x.clone(), shared.clone()) * 0.5, shared);
+        let mut gradients = (y.clone() * y.clone()).mean().backward();
+        let found =
+            [x.grad_remove(&mut gradients).map(bits), beside.grad_remove(&mut gradients).map(bits)];
+        let weight = model.upper.weight.val().grad_remove(&mut gradients).map(bits);
+        let [of_x, of_beside] = found;
+        [Some(bits(y)), of_x, of_beside, weight]
+    }
+
+    #[test]
+    fn what_segments_share_gets_the_same_gradient() {
+        for tracked in [[true, true], [false, true], [true, false], [false, false]] {
+            let model = block().train();
+            let plain = run_beside(&model, false, tracked);
+            let none = [true, tracked[0], tracked[1], true];
+            assert_eq!(plain.each_ref().map(Option::is_some), none);
+            assert!(plain == run_beside(&model, true, tracked), "tracked {tracked:?}");
+            // All of the model frozen, so that only inputs learn.
+            let frozen = block().train().no_grad();
+            if tracked.contains(&true) {
+                assert!(run_beside(&frozen, false, tracked) == run_beside(&frozen, true, tracked));
+            }
+        }
+        let (model, x) = (block(), input(false).inner());
+        let beside = x.clone().narrow(1, 0, 1).squeeze_dim::<2>(1);
+        let segment = |block: &Block, x: Tensor<3>, beside: Tensor<2>| {
+            forward(block, x + beside.unsqueeze_dim::<3>(1))
+        };
+        let plain = segment(&model, x.clone(), beside.clone());
+        assert_eq!(bits(recomputed_beside(&model, x, beside, segment)), bits(plain));
     }
 
     #[test]

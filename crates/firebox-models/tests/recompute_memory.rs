@@ -83,6 +83,23 @@ fn layers_that_are_computed_again_hold_less() {
         let model = model.clone().recomputed(recomputed);
         let _ = model.logits(x.clone(), None, None, stream).square().mean().backward();
     });
+    let config = TextEncoderConfig {
+        vocabulary: 50,
+        positions: TIME,
+        width: 32,
+        heads: 2,
+        layers: 3,
+        feedforward: 64,
+        attention: TextAttention::Disentangled(Default::default()),
+        ..TextEncoderConfig::default()
+    };
+    let model = config.init(weights, &device).unwrap().train();
+    let tokens: Vec<i64> = (0..SAMPLES * TIME).map(|token| token as i64 * 7 % 50).collect();
+    let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [SAMPLES, TIME]), &device);
+    saves("encoder of texts with distances", |recomputed| {
+        let model = model.clone().recomputed(recomputed);
+        let _ = model.encode(tokens.clone(), None, stream).square().mean().backward();
+    });
     let config = BiLstmAttentionConfig { hidden: 32, layers: 3, ..Default::default() };
     let model = config.init(weights, 4, 3, &device).unwrap().train();
     saves("LSTM with attention", |recomputed| {

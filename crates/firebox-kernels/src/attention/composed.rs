@@ -62,7 +62,7 @@ pub(super) fn attention(
 }
 
 /// Zero after each length.
-fn clear(x: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<3> {
+pub(super) fn clear(x: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<3> {
     let [batch, rows, width] = x.dims();
     let Some(lengths) = lengths.filter(|lengths| lengths.iter().any(|length| *length < rows))
     else {

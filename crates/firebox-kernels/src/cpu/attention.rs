@@ -13,6 +13,7 @@
 //! number of threads. With few samples and heads some threads have nothing to do.
 
 mod backward;
+mod disentangled;
 mod forward;
 mod pack;
 mod products;
@@ -25,6 +26,10 @@ use firebox_core::Stream;
 
 use super::{BLOCK, CpuKernels, Shared};
 pub(crate) use backward::{AttentionOutput, GradientLayout, attention_backward};
+pub(crate) use disentangled::{
+    DisentangledCall, DisentangledRules, DisentangledSizes, DistanceTable, disentangled,
+    disentangled_backward,
+};
 pub(crate) use forward::{attention, attention_of};
 pub use sight::AttentionWindow;
 pub(crate) use sight::Sight;

@@ -51,9 +51,10 @@ use rayon::prelude::*;
 
 pub use attention::AttentionWindow;
 pub(crate) use attention::{
-    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, GradientLayout,
-    MOST_POSITIONS, Operand, Operands, Place, ProbabilityMask, Sight, attention,
-    attention_backward,
+    AttentionLengths, AttentionOutput, AttentionRules, AttentionSizes, DisentangledCall,
+    DisentangledRules, DisentangledSizes, DistanceTable, GradientLayout, MOST_POSITIONS, Operand,
+    Operands, Place, ProbabilityMask, Sight, attention, attention_backward, disentangled,
+    disentangled_backward,
 };
 pub(crate) use backward::{OutputGradients, Wanted, backward};
 pub(crate) use batch_norm::{

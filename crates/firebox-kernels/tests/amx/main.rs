@@ -6,6 +6,7 @@
 #![allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 #![allow(unreachable_pub, reason = "nothing outside of this program can name its modules")]
 
+mod disentangled;
 mod emulated;
 #[path = "../lstm/support/mod.rs"]
 mod support;

@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "nothing outside of this program can name its modules")]
 
 mod case;
+mod disentangled;
 mod limits;
 mod masked;
 mod numbers;

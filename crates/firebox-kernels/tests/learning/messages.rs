@@ -12,10 +12,11 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
     Activation, Attention, BatchNormConfig, BinaryCrossEntropy, Clip, CpuKernels, CrossEntropy,
-    DenseLayer, DeviceStep, EncoderParameters, EncoderSettings, FeedForward, GruConfig, LossError,
-    LstmConfig, LstmState, MeanLoss, ParameterUpdate, StepState, UpdateRule, add_row_noise,
-    add_scaled, approach, approach_on_device, attention, attention_masked, batched_product,
-    binary_cross_entropy, conv1d, conv1d_channels_first, cross_entropy, dense_layers, dropout,
+    DenseLayer, DeviceStep, DisentangledAttention, DistanceRows, EncoderParameters,
+    EncoderSettings, FeedForward, GruConfig, LossError, LstmConfig, LstmState, MeanLoss,
+    ParameterUpdate, StepState, UpdateRule, add_row_noise, add_scaled, approach,
+    approach_on_device, attention, attention_masked, batched_product, binary_cross_entropy, conv1d,
+    conv1d_channels_first, cross_entropy, dense_layers, disentangled_attention, dropout,
     dropout_add, embedding, encoder_layer, feed_forward, feed_forward_add, gelu_dropout, huber,
     indicator, init_conv1d, layer_norm, linear, linear_activated, linear_add, linear_in,
     max_pool1d, product, relu_dropout, self_attention, self_attention_masked, squared_error,
@@ -101,6 +102,11 @@ fn lstm(input: Tensor<3>, state: Option<Tensor<3>>) {
 fn gru(input: Tensor<3>, state: Option<Tensor<3>>) {
     let module = GruConfig::new(3, 4).init(stream(), &Device::flex());
     module.forward(input, None, state, None);
+}
+
+fn disentangled(qkv: Tensor<3>, positions: Tensor<2>, time: usize) {
+    let distances = DistanceRows::new(time, |distance| (distance + 2).clamp(0, 4) as usize);
+    disentangled_attention(qkv, positions, &distances, None, None, &DisentangledAttention::new(2));
 }
 
 /// An error is a message, too.
@@ -215,6 +221,11 @@ fn types() -> Vec<Case> {
                 attention_masked(q, k, v, Some(&[true; 6]), None, None, &HEADS);
             },
             &["attention", ONE, "queries [2, 3, 8] in F32", "keys [2, 5, 8] in F16"],
+        ),
+        case(
+            "disentangled_attention",
+            || disentangled(zeros([2, 3, 12]), half([5, 8]), 3),
+            &["disentangled attention", ONE, "qkv [2, 3, 12] in F32", "positions [5, 8] in F16"],
         ),
         case(
             "BatchNorm::forward",
@@ -422,6 +433,30 @@ fn shapes() -> Vec<Case> {
             &["self-attention of [2, 3, 8] ([batch, time, 3 · heads · size])", "in F32"],
         ),
         case(
+            "disentangled_attention",
+            || disentangled(zeros([2, 3, 15]), zeros([5, 10]), 3),
+            &[
+                "disentangled attention with 2 heads",
+                "qkv [2, 3, 15] in F32",
+                "[batch, time, 3 · heads · size]",
+            ],
+        ),
+        case(
+            "disentangled_attention",
+            || disentangled(zeros([2, 3, 12]), zeros([5, 6]), 3),
+            &["qkv [2, 3, 12] in F32, positions [5, 6] in F32", "[rows, 8]", "[rows, 12]"],
+        ),
+        case(
+            "disentangled_attention",
+            || disentangled(zeros([2, 3, 12]), zeros([4, 8]), 3),
+            &["positions [4, 8] in F32", "up to row 4", "have 4 rows"],
+        ),
+        case(
+            "disentangled_attention",
+            || disentangled(zeros([2, 3, 12]), zeros([5, 8]), 4),
+            &["qkv [2, 3, 12] in F32", "distances of 4 steps", "qkv has 3"],
+        ),
+        case(
             "BatchNorm::forward",
             || {
                 let norm = BatchNormConfig::new(4).init(&Device::flex());
@@ -609,13 +644,14 @@ fn losses_measure_any_type() {
 }
 
 /// Operations of one tensor or none, in any type and shape, that refuse nothing.
-const NOTHING_TO_COMPARE: [&str; 11] = [
+const NOTHING_TO_COMPARE: [&str; 12] = [
     "buffer_bytes",
     "gelu",
     "init_conv1d",
     "init_linear",
     "normal",
     "recomputed",
+    "recomputed_beside",
     "recomputes_on",
     "release_buffers",
     "rounded",

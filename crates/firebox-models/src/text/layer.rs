@@ -10,12 +10,13 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    Attention, AttentionWindow, EncoderParameters, EncoderSettings, FeedForward, attention,
-    encoder_layer, feed_forward_add, layer_norm, linear_add, linear_in, normal, self_attention,
+    Attention, AttentionWindow, DisentangledAttention, EncoderParameters, EncoderSettings,
+    FeedForward, attention, disentangled_attention, encoder_layer, feed_forward_add, layer_norm,
+    linear_add, linear_in, normal, self_attention,
 };
 
-use super::attention::{Distances, disentangled_scores, heads, hidden, rows, weighted};
 use super::config::{Disentangled, TextAttention, TextEncoderConfig};
+use super::distances::Distances;
 
 /// Deviation of initial weights. Source: BERT's `initializer_range`.
 pub(super) const DEVIATION: f64 = 0.02;
@@ -198,20 +199,19 @@ impl TextSelfAttention {
         around: Surroundings<'_>,
         stream: Option<Stream>,
     ) -> Tensor<2> {
-        let (width, shape) = (config.width, [around.batch, around.time, config.heads]);
-        let part = |index: usize| heads(qkv.clone().narrow(1, index * width, width), shape);
+        let Surroundings { batch, time, lengths, .. } = around;
         let own = self.positions.as_ref().unwrap_or(&self.in_proj);
         let projected = linear_in(precision, distances.vectors.clone(), own);
-        let [known, _] = distances.vectors.dims();
-        let of = |index: usize| {
-            heads(projected.clone().narrow(1, index * width, width), [1, known, config.heads])
+        let settings = DisentangledAttention {
+            heads: config.heads,
+            content_to_position: rule.content_to_position,
+            position_to_content: rule.position_to_content,
+            dropout: config.attention_dropout,
+            precision,
         };
-        let positions = [of(0), of(1)];
-        let scores =
-            disentangled_scores(precision, rule, [part(0), part(1)], positions, &distances.rows);
-        let unseen = hidden([around.batch, around.time], around.lengths, &scores.device());
-        let rate = config.attention_dropout;
-        rows(weighted(precision, scores, unseen, part(2), rate, stream))
+        let qkv = qkv.reshape([batch, time, 3 * config.width]);
+        disentangled_attention(qkv, projected, &distances.rows, lengths, stream, &settings)
+            .reshape([batch * time, config.width])
     }
 
     /// The first token sees all, by projections of its own; the others see it and their neighbours.

@@ -9,8 +9,8 @@
 //! Sources: Devlin, Chang, Lee and Toutanova, 2019, and those at each setting. There is no tokenizer
 //! and no file here; heads and losses are in [`TextModel`].
 
-mod attention;
 mod config;
+mod distances;
 mod heads;
 mod layer;
 
@@ -18,13 +18,15 @@ use burn::module::{Module, Param};
 use burn::nn::{Embedding, LayerNorm, LayerNormConfig, Linear};
 use burn::tensor::{Device, Int, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{dropout, embedding, linear_in, normal, recomputed};
+use firebox_kernels::{
+    DistanceRows, dropout, embedding, linear_in, normal, recomputed, recomputed_beside,
+};
 
 pub use config::{Disentangled, TextAttention, TextEncoderConfig, Windowed};
 pub use heads::{Pooling, TextHeadsConfig, TextLoss, TextModel, TextScores, TextTargets};
 
 use crate::ModelError;
-use attention::{Distances, rows_of_distances};
+use distances::Distances;
 use layer::{DEVIATION, Surroundings, TextLayer, init_normal, norm};
 
 impl TextEncoderConfig {
@@ -98,8 +100,8 @@ impl TextEncoder {
 
     /// The same encoder, of which each layer keeps its input alone and is computed again for its
     /// gradient, on devices where [`recomputes_on`](firebox_kernels::recomputes_on) says so: less
-    /// memory, another forward pass, the same numbers to the bit. Not where attention is
-    /// [disentangled](TextAttention::Disentangled): the sums of its gradients would be rounded in another order.
+    /// memory, another forward pass, the same numbers to the bit; but for rounding where
+    /// [disentangled](TextAttention::Disentangled) attention is composed of Burn's operations.
     #[must_use]
     pub fn recomputed(self, recomputed: bool) -> Self {
         Self { recomputed, ..self }
@@ -142,7 +144,7 @@ impl TextEncoder {
             let around =
                 Surroundings { batch, time, lengths, distances: distances.as_ref(), index };
             let stream = stream(1).map(|stream| stream.substream(index as u64));
-            x = match self.recomputed && distances.is_none() {
+            x = match self.recomputed {
                 true => again(layer, config, precision, x, around, stream),
                 false => layer.forward(config, precision, x, around, stream),
             };
@@ -183,8 +185,9 @@ impl TextEncoder {
             Some(layer) => norm(layer, vectors, self.config.epsilon),
             None => vectors,
         };
-        let device = vectors.device().without_autodiff();
-        Some(Distances { vectors, rows: rows_of_distances(rule, time, &device) })
+        // Rows are never below 0.
+        let rows = DistanceRows::new(time, |distance| rule.row(distance) as usize);
+        Some(Distances { vectors, rows })
     }
 }
 
@@ -197,11 +200,19 @@ fn again(
     around: Surroundings<'_>,
     stream: Option<Stream>,
 ) -> Tensor<2> {
-    let Surroundings { batch, time, lengths, index, .. } = around;
+    let Surroundings { batch, time, lengths, distances, index } = around;
     let (lengths, config) = (lengths.map(<[usize]>::to_vec), config.clone());
-    recomputed(layer, x, move |layer, x| {
-        let lengths = lengths.as_deref();
-        let around = Surroundings { batch, time, lengths, distances: None, index };
+    let run = move |layer: &TextLayer, x, distances: Option<&Distances>| {
+        let around = Surroundings { batch, time, lengths: lengths.as_deref(), distances, index };
         layer.forward(&config, precision, x, around, stream)
-    })
+    };
+    match distances.cloned() {
+        None => recomputed(layer, x, move |layer, x| run(layer, x, None)),
+        // The vectors of distances are every layer's, and learn.
+        Some(Distances { vectors, rows }) => {
+            recomputed_beside(layer, x, vectors, move |layer, x, vectors| {
+                run(layer, x, Some(&Distances { vectors, rows: rows.clone() }))
+            })
+        }
+    }
 }

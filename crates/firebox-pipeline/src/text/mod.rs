@@ -81,17 +81,8 @@ impl Chain for Text {
         Ok(Some(run.corpus()?.parts.train.len()))
     }
 
-    /// Encoders without DeBERTa's attention do. A folder that cannot be read is said by whoever reads it.
-    fn recomputes(&self, config: &PipelineConfig) -> bool {
-        let folder = config.text.as_ref().and_then(|text| text.encoder.folder.as_ref());
-        let found = folder.and_then(|folder| firebox_text::read_config(folder).ok());
-        let apart =
-            |attention: &TextAttention| !matches!(attention, TextAttention::Disentangled(_));
-        found.is_none_or(|(_, encoder)| apart(&encoder.attention))
-    }
-
-    fn not_recomputed(&self) -> &'static str {
-        "the encoder of `text.encoder.folder`, whose attention is DeBERTa's,"
+    fn recomputes(&self, _: &PipelineConfig) -> bool {
+        true
     }
 
     fn stages(&self, keys: &Keys) -> Vec<(&'static str, Option<Key>)> {
