@@ -34,10 +34,12 @@ pub fn recomputes_on(device: &Device) -> bool {
 
 /// `segment(module, x)`, of which nothing is kept but `x`: the gradient computes it again.
 ///
-/// Results and gradients are those of the segment itself, bit for bit; with Burn's fusion, which joins
-/// operations of a GPU across the ends of a segment, but for rounding. It costs another forward pass, and saves what all operations of the segment would have kept until then. `segment` must give the
-/// same whenever it is called: dropout from a [`Stream`](firebox_core::Stream) does, and
-/// [`BatchNorm`](crate::BatchNorm), which changes its running statistics, does not.
+/// Results and gradients are those of the segment itself, bit for bit, as long as no tensor of it is used by more
+/// than two operations in a way that has a gradient: the gradients of more are summed up in another order. Burn's fusion
+/// joins operations of a GPU across the ends of a segment, and so rounds otherwise, too. It costs another forward pass,
+/// and saves what all operations of the segment would have kept until then. `segment` must give the same whenever it is
+/// called: dropout from a [`Stream`](firebox_core::Stream) does, and [`BatchNorm`](crate::BatchNorm), which changes its
+/// running statistics, does not.
 ///
 /// Every parameter that `segment` uses has to be one of `module`.
 pub fn recomputed<M, const D: usize, const E: usize>(

@@ -18,7 +18,7 @@ use firebox_core::{Event, Key, count};
 use firebox_eval::TestScore;
 use firebox_export::{Architecture, Task, TextInput};
 use firebox_loader::HeldOutLoader;
-use firebox_models::{TextAttention, TextModel, read_parameters};
+use firebox_models::{TextModel, read_parameters};
 use firebox_text::unknown_tokens;
 use firebox_train::{Data, Summary};
 use serde_json::Value;
