@@ -4,16 +4,21 @@
 //!
 //! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: rows
 //! out of order, crowded rows that are dropped, gaps that are filled, constant channels that are dropped, channels
-//! without a value, series of which nothing is left, runs of a million missing values that may be filled. So are local times, columns that name series or labels, files
-//! whose columns differ or whose names are the same, more than 64 channels, lines of CSV without any value, and
-//! whatever cannot be read. An Arrow file is one part.
+//! without a value, series of which nothing is left, runs of a million missing values that may be filled. So are local
+//! times, series that a column names and whose rows do not stand together, within a file or over the ends of several,
+//! columns of labels, files whose columns differ or whose names are the same, more than 64 channels, lines of CSV
+//! without any value, and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such
+//! a file whose columns in use are dictionaries or nested. What is kept of each series is its name and its counts.
 
 mod files;
 mod finish;
 mod parted;
+mod seen;
+mod taken;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -22,11 +27,11 @@ use crate::mapping::Mapping;
 use crate::store::{About, Making};
 use crate::time::Zone;
 use crate::work::Work;
-use crate::{Checks, DataConfig, DataError, Format};
+use crate::{Checks, DataConfig, DataError};
 use firebox_core::{Key, SeriesSet};
 
-use self::files::PART;
 use self::parted::Short;
+use self::taken::Taken;
 
 /// Why the short way ends.
 #[derive(Debug)]
@@ -95,35 +100,32 @@ pub(crate) fn read(
     mut sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let (mut read, mut works) =
-        (Vec::with_capacity(inputs.len()), Vec::with_capacity(inputs.len()));
+    // Rows are found again by the path of their file.
+    let paths: HashSet<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
+    known((paths.len() == inputs.len()).then_some(()))?;
+    let mut taken = Taken::new(config.checks);
     let mut first = None;
     for (index, input) in inputs.iter().enumerate() {
         let same = |mapping: &Mapping| {
             let same = first.get_or_insert_with(|| mapping.clone()) == mapping;
             known(same.then_some(()))
         };
-        let (short, work) = match input.format {
-            Format::Parquet => files::in_groups(input, config, zone, &mut sink, (PART, same))?,
-            _ => files::one_by_one(input, config, zone, &mut sink, same)?,
-        };
-        read.push(short);
-        works.push(work);
+        let to = (&mut taken, &mut sink);
+        files::read(input, config, zone, to, same)?;
         (told.files)(index + 1);
     }
-    whole((read, works), inputs, config, known(first)?, sink, told)
+    whole(taken.finish(&mut sink)?, config, known(first)?, sink, told)
 }
 
 /// All series, once every file has been read.
 fn whole(
     (read, works): (Vec<Short>, Vec<Work>),
-    inputs: &[Input],
     config: &DataConfig,
     mapping: Mapping,
     mut sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let whole = finish::finish(read, works, inputs, config, &mapping, &mut sink);
+    let whole = finish::finish(read, works, config, &mapping, &mut sink);
     // The long way says so itself.
     if !matches!(whole, Err(Stop::Odd)) {
         (told.timed)(mapping.time.is_some());

@@ -1,4 +1,4 @@
-//! A Parquet file that is opened once and decoded some groups of rows at a time, on any thread.
+//! A Parquet or Arrow file that is opened once and decoded some groups of rows (record batches) at a time, on any thread.
 //!
 //! What is wrong with a file is not said here: whoever finds it odd reads it again as a whole.
 
@@ -9,11 +9,12 @@ use std::sync::Arc;
 use firebox_cache::MappedFile;
 use polars::prelude::*;
 
-use crate::DataConfig;
+use crate::batches::Batches;
 use crate::frame::{self, Table};
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::schema::Declared;
+use crate::{DataConfig, Format};
 
 /// Groups of rows, and the rows of the file that they are.
 #[derive(Clone, Debug)]
@@ -27,31 +28,68 @@ pub(crate) struct Groups<'a> {
     input: &'a Input,
     config: &'a DataConfig,
     file: MappedFile,
-    about: FileMetadataRef,
-    /// The same without a group.
-    bare: FileMetadata,
+    stored: Stored,
+    /// Of each group.
+    rows: Vec<usize>,
     mapping: Mapping,
 }
 
+/// What a file says of its groups, and the same without any.
+enum Stored {
+    Parquet(FileMetadataRef, Box<FileMetadata>),
+    Arrow(Box<Batches>),
+}
+
+impl Stored {
+    /// Those of a Parquet file, with its columns.
+    fn parquet(file: &[u8]) -> Option<(Self, Declared)> {
+        let mut reader = ParquetReader::new(Cursor::new(file));
+        let declared = Declared::of(reader.schema().ok()?.as_ref());
+        let about = Arc::clone(reader.get_metadata().ok()?);
+        let mut bare = FileMetadata::clone(&about);
+        bare.row_groups.clear();
+        Some((Self::Parquet(about, Box::new(bare)), declared))
+    }
+
+    fn arrow(file: &[u8]) -> Option<(Self, Declared)> {
+        let batches = Batches::open(file)?;
+        let declared = batches.declared();
+        Some((Self::Arrow(Box::new(batches)), declared))
+    }
+
+    /// Rows of each group.
+    fn rows(&self, file: &[u8]) -> Option<Vec<usize>> {
+        match self {
+            Self::Parquet(about, _) => {
+                Some(about.row_groups.iter().map(|group| group.num_rows()).collect())
+            }
+            Self::Arrow(batches) => batches.rows(file),
+        }
+    }
+}
+
 impl<'a> Groups<'a> {
-    /// Opens a file whose columns polars can all take; none if anything is odd.
+    /// Opens a file whose columns can all be taken; none if anything is odd.
     pub(crate) fn open(input: &'a Input, config: &'a DataConfig) -> Option<Self> {
         // Not mapped by polars, whose maps end the process when the file shrinks.
         let file = MappedFile::of_path(&input.path).ok()?;
-        let (declared, about) = {
-            let mut reader = ParquetReader::new(Cursor::new(file.bytes()));
-            let declared = Declared::of(reader.schema().ok()?.as_ref());
-            (declared, Arc::clone(reader.get_metadata().ok()?))
+        let (stored, declared) = match input.format {
+            Format::Arrow => Stored::arrow(file.bytes())?,
+            _ => Stored::parquet(file.bytes())?,
         };
         let mapping = frame::mapped(input, config, &declared).ok()?;
-        let mut bare = FileMetadata::clone(&about);
-        bare.row_groups.clear();
-        declared.all_can_be_read().then_some(Self { input, config, file, about, bare, mapping })
+        let can_decode = match &stored {
+            Stored::Parquet(..) => true,
+            Stored::Arrow(batches) => batches.can_decode(&mapping),
+        };
+        (can_decode && declared.all_can_be_read()).then_some(())?;
+        let rows = stored.rows(file.bytes())?;
+        Some(Self { input, config, file, stored, rows, mapping })
     }
 
     /// Rows of the file.
     pub(crate) fn rows(&self) -> usize {
-        self.about.row_groups.iter().map(|group| group.num_rows()).sum()
+        self.rows.iter().sum()
     }
 
     /// Which columns are what.
@@ -63,9 +101,9 @@ impl<'a> Groups<'a> {
     pub(crate) fn parts(&self, at_once: usize) -> Vec<GroupRange> {
         let mut parts = Vec::new();
         let mut part = GroupRange { groups: 0..0, rows: 0..0 };
-        for (index, group) in self.about.row_groups.iter().enumerate() {
+        for (index, rows) in self.rows.iter().enumerate() {
             part.groups.end = index + 1;
-            part.rows.end += group.num_rows();
+            part.rows.end += rows;
             if part.rows.len() >= at_once {
                 let (groups, rows) = (index + 1..index + 1, part.rows.end..part.rows.end);
                 parts.push(std::mem::replace(&mut part, GroupRange { groups, rows }));
@@ -77,26 +115,53 @@ impl<'a> Groups<'a> {
         parts
     }
 
-    /// Decodes the columns in use of some groups: on this thread, or by columns on all of polars' own. None if
-    /// that fails.
+    /// Decodes the columns in use of some groups: on this thread, or, of Parquet, by columns on all of polars' own. None
+    /// if that fails.
     pub(crate) fn part(&self, part: &GroupRange, by_columns: bool) -> Option<Table<'a>> {
+        let frame = match &self.stored {
+            Stored::Parquet(about, bare) => self.row_groups(part, (about, bare), by_columns),
+            Stored::Arrow(batches) => {
+                batches.read(self.file.bytes(), part.groups.clone(), &self.mapping)
+            }
+        };
+        let frame = frame.filter(|frame| frame.height() == part.rows.len())?;
+        let frame = frame::without_decimals(frame, &self.mapping).ok()?;
+        self.file.check().ok()?;
+        self.release(part);
+        Some(Table::of(self.input, self.config, frame, self.mapping.clone()))
+    }
+
+    fn row_groups(
+        &self,
+        part: &GroupRange,
+        (all, bare): (&FileMetadata, &FileMetadata),
+        by_columns: bool,
+    ) -> Option<DataFrame> {
         let columns = self.mapping.used().map(str::to_owned).collect();
         // A file that has these groups alone: polars would look at all others first.
-        let mut about = self.bare.clone();
-        about.row_groups = self.about.row_groups.get(part.groups.clone())?.to_vec();
+        let mut about = bare.clone();
+        about.row_groups = all.row_groups.get(part.groups.clone())?.to_vec();
         about.num_rows = part.rows.len();
         let how = if by_columns { ParallelStrategy::Columns } else { ParallelStrategy::None };
         let mut reader = ParquetReader::new(Cursor::new(self.file.bytes()))
             .with_columns(Some(columns))
             .read_parallel(how);
         reader.set_metadata(Arc::new(about));
-        let frame = reader.finish().ok().filter(|frame| frame.height() == part.rows.len())?;
-        let frame = frame::without_decimals(frame, &self.mapping).ok()?;
-        self.file.check().ok()?;
-        for group in &self.about.row_groups[part.groups.clone()] {
-            let bytes = group.full_byte_range();
-            self.file.release(bytes.start as usize..bytes.end as usize);
+        reader.finish().ok()
+    }
+
+    /// Gives the pages of what has been decoded back.
+    fn release(&self, part: &GroupRange) {
+        match &self.stored {
+            Stored::Parquet(about, _) => {
+                for group in &about.row_groups[part.groups.clone()] {
+                    let bytes = group.full_byte_range();
+                    self.file.release(bytes.start as usize..bytes.end as usize);
+                }
+            }
+            Stored::Arrow(batches) => {
+                batches.bytes(part.groups.clone()).for_each(|bytes| self.file.release(bytes));
+            }
         }
-        Some(Table::of(self.input, self.config, frame, self.mapping.clone()))
     }
 }

@@ -42,6 +42,7 @@
 //! ```
 
 mod arrays;
+mod batches;
 mod checks;
 mod clean;
 mod clips;

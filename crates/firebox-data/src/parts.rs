@@ -1,6 +1,6 @@
 //! Tables in parts of consecutive rows, one after the other, for whoever wants no more than one of them in
-//! memory: blocks of lines of a CSV file. An Arrow file is one part; groups of rows of a Parquet file can be
-//! decoded in any order, see [`Groups`](crate::groups::Groups).
+//! memory: blocks of lines of a CSV file. Groups of rows of Parquet and Arrow files can be decoded in any order, see
+//! [`Groups`](crate::groups::Groups); an Arrow file of which they cannot is one part.
 
 use std::fs::File;
 use std::io::Read;

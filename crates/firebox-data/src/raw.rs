@@ -69,11 +69,14 @@ pub(crate) struct Piece {
 pub(crate) enum Rows {
     From(usize),
     Each(Vec<u32>),
-    /// All of them but these.
-    Without(RowSet),
+    /// All from the first on but those that are gone, counted from there.
+    Without {
+        first: usize,
+        gone: RowSet,
+    },
 }
 
-/// Rows of a file, counted from 0: a bit for each up to the last of them.
+/// Rows, counted from 0: a bit for each up to the last of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RowSet(Vec<u64>);
 
@@ -84,6 +87,11 @@ impl RowSet {
             self.0.resize(word + 1, 0);
         }
         self.0[word] |= 1 << (row % 64);
+    }
+
+    /// How many are in the set.
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// The row before which so many are not in the set, and which is not in it either.
@@ -135,7 +143,7 @@ impl RawSeries {
                 let row = match &piece.rows {
                     Rows::From(first) => first + step,
                     Rows::Each(rows) => rows[step] as usize,
-                    Rows::Without(rows) => rows.outside(step) + 1,
+                    Rows::Without { first, gone } => first + gone.outside(step),
                 };
                 return (Arc::clone(&piece.path), row);
             }
@@ -344,6 +352,7 @@ mod tests {
         let mut set = RowSet::default();
         let inside = [0, 1, 5, 63, 64, 65, 130, 200];
         inside.into_iter().for_each(|row| set.insert(row));
+        assert_eq!(set.len(), inside.len());
         let outside = (0..400).filter(|row| !inside.contains(row));
         for (before, row) in outside.enumerate() {
             assert_eq!(set.outside(before), row);

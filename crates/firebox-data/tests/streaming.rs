@@ -93,6 +93,81 @@ fn config(folder: &Path, name: &str) -> DataConfig {
     config
 }
 
+/// Rows of each of the series that a column names.
+const NAMED: usize = 100_000;
+
+/// Tables of the same rows, so many of each of several series. The batches of the Arrow file end within them.
+fn write_named(folder: &Path) {
+    let name = |row: usize| format!("s{:02}", row / NAMED);
+    let csv = std::fs::File::create(folder.join("named.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "symbol,time,open,high,low,close").unwrap();
+    for row in 0..ROWS {
+        let [open, high, low, close] = bar(row);
+        writeln!(csv, "{},{},{open},{high},{low},{close}", name(row), time(row)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let mut columns = vec![
+        Column::new("symbol".into(), (0..ROWS).map(name).collect::<Vec<String>>()),
+        Column::new("time".into(), (0..ROWS).map(time).collect::<Vec<i64>>()),
+    ];
+    for (at, name) in ["open", "high", "low", "close"].into_iter().enumerate() {
+        let values: Vec<f64> = (0..ROWS).map(|row| bar(row)[at]).collect();
+        columns.push(Column::new(name.into(), values));
+    }
+    let mut frame = DataFrame::new(ROWS, columns).unwrap();
+    let file = std::fs::File::create(folder.join("named.parquet")).unwrap();
+    ParquetWriter::new(file).with_row_group_size(Some(70_000)).finish(&mut frame).unwrap();
+    let mut batches = frame.slice(0, 70_000);
+    for start in (70_000..ROWS).step_by(70_000) {
+        batches.vstack_mut_owned(frame.slice(start as i64, 70_000)).unwrap();
+    }
+    for (name, compression) in [("named.arrow", None), ("packed.arrow", Some(IpcCompression::LZ4))]
+    {
+        let file = std::fs::File::create(folder.join(name)).unwrap();
+        IpcWriter::new(file).with_compression(compression).finish(&mut batches).unwrap();
+    }
+}
+
+fn ingest_named(folder: &Path) {
+    let cache = folder.join("cache");
+    for name in ["named.csv", "named.parquet", "named.arrow", "packed.arrow"] {
+        let most = peak(|| {
+            let data = ingest(&config(folder, name), &cache, &Silent).unwrap();
+            assert_eq!((data.reused, data.set.steps()), (false, ROWS));
+            assert_eq!(data.set.series().len(), ROWS / NAMED);
+            for (number, series) in data.set.series().iter().enumerate() {
+                assert!(series.values.is_elsewhere() && series.len() == NAMED);
+                assert_eq!(series.name, format!("s{number:02}"));
+                for step in (0..NAMED).step_by(997) {
+                    let row = number * NAMED + step;
+                    assert_eq!(series.values.part(step * 4..step * 4 + 4)[..], bar(row));
+                    assert_eq!(series.time[step], time(row) * 1_000_000);
+                }
+                assert_eq!(series.segments.len(), 1);
+            }
+        });
+        println!("{name}: {most} KiB of anonymous memory");
+        assert!(most < RESIDENT_MENDED, "{name}: {most} KiB of anonymous memory for {SERIES}");
+    }
+}
+
+#[test]
+fn a_table_of_series_that_a_column_names_larger_than_memory_is_ingested() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_named(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_named(folder.path());
+    let test = "a_table_of_series_that_a_column_names_larger_than_memory_is_ingested";
+    in_little_memory(test, LIMIT + (32 << 10), folder.path());
+    let config = config(folder.path(), "packed.arrow");
+    let (set, checks) = read(&config, &Silent).unwrap();
+    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
 /// KiB of anonymous memory, as proc(5) has it.
 fn anonymous() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -3,74 +3,136 @@
 
 use crate::groups::{GroupRange, Groups};
 use crate::input::Input;
-use crate::look::{Look, Part};
+use crate::look::{self, Look};
 use crate::mapping::Mapping;
 use crate::time::Zone;
 use crate::turns::in_turn;
-use crate::work::Work;
-use crate::{DataConfig, parts};
+use crate::{DataConfig, Format, parts};
 
-use super::parted::{Parted, Seen, Short};
+use super::taken::{Part, Taken};
 use super::{Sink, Stop, known};
 
-/// Rows of a part of a Parquet file, at least: enough that asking for it costs little.
+/// Rows of a part of a Parquet or Arrow file, at least: enough that asking for it costs little.
 pub(super) const PART: usize = 1 << 17;
 
-/// Reads a file part by part, each on all processors.
-pub(super) fn one_by_one(
+/// Reads a file part by part.
+pub(super) fn read(
     input: &Input,
     config: &DataConfig,
     zone: &Zone,
-    sink: &mut Sink<'_>,
+    to: (&mut Taken, &mut Sink<'_>),
+    same: impl FnMut(&Mapping) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let groups = match input.format {
+        Format::Parquet | Format::Arrow => Groups::open(input, config),
+        _ => None,
+    };
+    match groups {
+        Some(groups) if input.format == Format::Arrow && !are_many(&groups) => {
+            in_order(&groups, input, zone, to, (PART, same))
+        }
+        Some(groups) => in_groups(&groups, input, zone, to, (PART, same)),
+        // Polars may have more to say of other files.
+        None if input.format == Format::Parquet => Err(Stop::Odd),
+        None => one_by_one(input, config, zone, to, same),
+    }
+}
+
+/// Rows of a part from which on one at a time is held, at least: there is work for all processors in it.
+const LARGE: usize = 8 * PART;
+
+/// Whether there are parts for every processor, and several of them may be held at once.
+fn are_many(groups: &Groups<'_>) -> bool {
+    let (parts, threads, _) = division(groups, PART);
+    parts.len() >= threads && parts.iter().all(|part| part.rows.len() < LARGE)
+}
+
+/// Reads a file part by part, each on one processor, and laid out on all.
+pub(super) fn in_order(
+    groups: &Groups<'_>,
+    input: &Input,
+    zone: &Zone,
+    (taken, sink): (&mut Taken, &mut Sink<'_>),
+    (at_once, mut same): (usize, impl FnMut(&Mapping) -> Result<(), Stop>),
+) -> Result<(), Stop> {
+    known((groups.rows() > 0).then_some(()))?;
+    let of = (input, groups.mapping());
+    same(of.1)?;
+    expect(taken, of, groups.rows(), sink)?;
+    for part in groups.parts(at_once) {
+        let table = known(groups.part(&part, false))?;
+        taken.add_table(&table.reading(zone), part.rows.start, sink)?;
+    }
+    taken.end_file(sink)
+}
+
+/// Reads a file part by part, each on all processors.
+fn one_by_one(
+    input: &Input,
+    config: &DataConfig,
+    zone: &Zone,
+    (taken, sink): (&mut Taken, &mut Sink<'_>),
     mut same: impl FnMut(&Mapping) -> Result<(), Stop>,
-) -> Result<(Short, Work), Stop> {
-    let mut series = None;
+) -> Result<(), Stop> {
+    let mut rows = 0;
     parts::each(input, config, |table, expected| {
         let reading = table.reading(zone);
         same(reading.mapping)?;
-        let series = series.get_or_insert_with(|| {
-            let mut series = Parted::new(input, reading.mapping, config.checks);
-            if sink.is_memory() {
-                series.expect(expected);
-            }
-            series
-        });
-        series.add_table(&reading, sink)
+        if rows == 0 {
+            expect(taken, (input, reading.mapping), expected, sink)?;
+        }
+        taken.add_table(&reading, rows, sink)?;
+        rows += table.rows();
+        Ok(())
     })?;
-    known(series)?.finish(sink)
+    // A file without rows is told of before anything else.
+    known((rows > 0).then_some(()))?;
+    taken.end_file(sink)
 }
 
-/// Reads a Parquet file, of which every processor takes some groups of rows from the disk, so many rows at once or more.
-pub(super) fn in_groups(
-    input: &Input,
-    config: &DataConfig,
-    zone: &Zone,
+/// Makes room for the rows of a file that is one series and stays in memory.
+fn expect(
+    taken: &mut Taken,
+    of: (&Input, &Mapping),
+    rows: usize,
     sink: &mut Sink<'_>,
+) -> Result<(), Stop> {
+    if sink.is_memory() && of.1.series.is_none() {
+        taken.series(&of.0.stem(), of, 0, sink)?.expect(rows);
+    }
+    Ok(())
+}
+
+/// Reads a file of which every processor takes some groups of rows from the disk, so many rows at once or more.
+pub(super) fn in_groups(
+    groups: &Groups<'_>,
+    input: &Input,
+    zone: &Zone,
+    (taken, sink): (&mut Taken, &mut Sink<'_>),
     (at_once, mut same): (usize, impl FnMut(&Mapping) -> Result<(), Stop>),
-) -> Result<(Short, Work), Stop> {
-    let groups = known(Groups::open(input, config))?;
+) -> Result<(), Stop> {
     // A file without rows is told of before anything else.
     known((groups.rows() > 0).then_some(()))?;
-    same(groups.mapping())?;
-    let mut series = Parted::new(input, groups.mapping(), config.checks);
-    if sink.is_memory() {
-        match to_their_places(&groups, at_once, zone) {
+    let of = (input, groups.mapping());
+    same(of.1)?;
+    if sink.is_memory() && of.1.series.is_none() {
+        match to_their_places(groups, at_once, zone) {
             Ok((look, values, times)) => {
-                series.adopt(look, values, times);
-                return series.finish(sink);
+                taken.series(&input.stem(), of, 0, sink)?.adopt(look, values, times);
+                return taken.end_file(sink);
             }
             // Rows may be left out, and those behind them lie elsewhere: once more, one part behind the other.
-            Err(Stop::Odd) => series.expect(groups.rows()),
+            Err(Stop::Odd) => expect(taken, of, groups.rows(), sink)?,
             Err(failed) => return Err(failed),
         }
     }
-    let (parts, threads, by_columns) = division(&groups, at_once);
+    let (parts, threads, by_columns) = division(groups, at_once);
     let work = |group: &GroupRange| {
         let table = known(groups.part(group, by_columns))?;
-        known(Seen::of(&table.reading(zone), group.rows.start))
+        Part::of(&table.reading(zone), group.rows.start)
     };
-    in_turn(threads, parts.iter(), work, |seen| series.add(seen, sink))?;
-    series.finish(sink)
+    in_turn(threads, parts.iter(), work, |part| taken.add(part, of, sink))?;
+    taken.end_file(sink)
 }
 
 /// The parts of a file, the threads that take them, and whether each is decoded by all processors.
@@ -93,7 +155,7 @@ fn to_their_places(
     let places = places(&parts, width, &mut values, &mut times);
     let look_at = |group: &GroupRange, out: &mut [f64]| {
         let table = groups.part(group, by_columns)?;
-        let part = Part::of(&table.reading(zone), group.rows.start)?;
+        let part = look::Part::of(&table.reading(zone), group.rows.start)?;
         let look = part.lay_out(out)?;
         Some((look, part.times))
     };

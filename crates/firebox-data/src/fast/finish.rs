@@ -1,14 +1,12 @@
 //! What can be said of series only when all files have been read: their interval, where they are cut, and what was
 //! found.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use firebox_core::{Backing, Series, StepLabels};
 
 use crate::clean;
 use crate::hints::explained;
-use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::plain::Mapped;
 use crate::store::{Entry, LabelKind};
@@ -28,13 +26,10 @@ pub(super) struct Whole {
 pub(super) fn finish(
     mut read: Vec<Short>,
     mut works: Vec<Work>,
-    inputs: &[Input],
     config: &DataConfig,
     mapping: &Mapping,
     sink: &mut Sink<'_>,
 ) -> Result<Whole, Stop> {
-    let names: HashSet<String> = inputs.iter().map(Input::stem).collect();
-    known((names.len() == inputs.len()).then_some(()))?;
     known(are_series(&read, &works, mapping.channels.len()).then_some(()))?;
     let interval = match mapping.time {
         Some(_) => Some(interval(&mut works, &read, config, sink)?),
@@ -46,20 +41,22 @@ pub(super) fn finish(
     let constant = clean::constant_channels(&works, mapping.channels.len());
     let of_rows = interval.and_then(Interval::from_microseconds);
     let found = clean::findings(&works, &mapping.channels, &constant, of_rows, &config.checks);
-    let findings = clean::allowed(found).map_err(|error| explained(error, config, false))?;
+    let findings = clean::allowed(found)
+        .map_err(|error| explained(error, config, mapping.series.is_some()))?;
     known(works.iter().all(|work| work.counts.steps > 0).then_some(()))?;
     let keeps = constant.is_empty() || config.checks.constant != ConstantPolicy::Drop;
     known(keeps.then_some(()))?;
     let checks = Checks {
         time_column: mapping.time.clone(),
+        series_column: mapping.series.clone(),
         label_like: mapping.label_like.clone(),
         interval: of_rows,
         interval_declared: config.interval.is_some(),
         ..clean::summary(&works, &mapping.channels, findings)
     };
     leave_out(&mut read, sink)?;
-    let series = read.into_iter().zip(works).zip(inputs);
-    let series = series.map(|((short, work), input)| of_store_or_memory(short, work, input));
+    let series = read.into_iter().zip(works);
+    let series = series.map(|(short, work)| of_store_or_memory(short, work));
     Ok(Whole { series: series.collect(), checks })
 }
 
@@ -165,11 +162,11 @@ fn leave_out(read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
     Ok(known(making.as_mut())?.time.keep(&kept)?)
 }
 
-fn of_store_or_memory(short: Short, work: Work, input: &Input) -> (Series, Entry) {
+fn of_store_or_memory(short: Short, work: Work) -> (Series, Entry) {
     let Work { raw, segments, counts, .. } = work;
     let entry = Entry {
         name: raw.name.clone(),
-        origin: input.origin,
+        origin: raw.origin,
         steps: counts.steps as usize,
         segments: segments.clone(),
         labels: LabelKind::None,
@@ -180,7 +177,7 @@ fn of_store_or_memory(short: Short, work: Work, input: &Input) -> (Series, Entry
         values: short.values.into(),
         labels: StepLabels::None,
         segments,
-        origin: input.origin,
+        origin: raw.origin,
     };
     (series, entry)
 }

@@ -5,57 +5,20 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::Channel;
+use firebox_core::{Channel, Origin};
 
 use crate::frame::Reading;
-use crate::input::Input;
-use crate::look::{Look, MOST_CHANNELS, Part};
+use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
 use crate::work::{Work, fits};
-use crate::{CheckPolicies, Format, Policy};
+use crate::{CheckPolicies, Policy};
 
+use super::seen::{Seen, columns};
 use super::{Sink, Stop, known};
 
 /// Rows that may wait for what follows them, at most.
 const MOST_WAITING: usize = 1 << 20;
-
-/// A part of a file.
-pub(super) enum Seen {
-    /// Rows in which nothing is odd: values, `[time, channel]`, and times.
-    Clean(Look, Vec<f64>, Vec<i64>),
-    /// Rows as the long way reads them.
-    Odd(RawSeries),
-}
-
-impl Seen {
-    /// The rows of a table, of which the first is the `start`-th of the file.
-    pub(super) fn of(reading: &Reading<'_>, start: usize) -> Option<Self> {
-        let clean = || {
-            let part = Part::of(reading, start)?;
-            let mut values = vec![0.0; part.times.len() * reading.mapping.channels.len()];
-            let look = part.lay_out(&mut values)?;
-            Some(Self::Clean(look, values, part.times))
-        };
-        clean().or_else(|| columns(reading, start).map(Self::Odd))
-    }
-}
-
-/// Rows that are one series without labels, whatever is wrong with them.
-fn columns(reading: &Reading<'_>, start: usize) -> Option<RawSeries> {
-    let Mapping { series, label, channels, .. } = reading.mapping;
-    let alone = series.is_none() && label.is_none();
-    (alone && channels.len() <= MOST_CHANNELS).then_some(())?;
-    // A row without any value may be a blank line of CSV, which is none.
-    if reading.input.format == Format::Csv {
-        let columns = reading.frame.columns().iter();
-        let holds = columns.map(|column| column.is_not_null()).reduce(|a, b| a | b)?;
-        holds.all().then_some(())?;
-    }
-    let mut raw = reading.series().ok()?.series.pop()?;
-    raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(start + 1));
-    Some(raw)
-}
 
 /// What was read of a series. Its values and times are here if they stay in memory.
 pub(super) struct Short {
@@ -74,6 +37,12 @@ pub(super) struct Short {
 }
 
 impl Short {
+    /// Gives back the room that there is for more.
+    pub(super) fn shrink(&mut self) {
+        self.values.shrink_to_fit();
+        self.times.shrink_to_fit();
+    }
+
     /// Steps that are kept.
     pub(super) fn kept(&self) -> Vec<Range<usize>> {
         let starts = std::iter::once(0).chain(self.removed.iter().map(|range| range.end));
@@ -87,19 +56,36 @@ impl Short {
     }
 }
 
+/// Rows of a series that follow on one another in a file.
+struct Own {
+    path: Arc<Path>,
+    /// The first of them, counted from 1 after the header.
+    first: usize,
+    rows: usize,
+    /// Those that another of their time has replaced, counted from the first.
+    dropped: RowSet,
+}
+
+impl Own {
+    /// The steps that came of them.
+    fn piece(self) -> Piece {
+        let Self { path, first, rows, dropped } = self;
+        Piece { path, steps: rows - dropped.len(), rows: Rows::Without { first, gone: dropped } }
+    }
+}
+
 /// A series of which some parts were read.
 pub(super) struct Parted {
     channels: Vec<Channel>,
     policies: CheckPolicies,
-    path: Arc<Path>,
+    /// Where its rows lie, all that were read.
+    pieces: Vec<Own>,
     /// Counts and examples; and the rows that wait, as they were read, behind the last that went on.
     work: Work,
     /// Whether any row went on.
     begun: bool,
     /// Whether one row waits, the last of a clean part.
     settled: bool,
-    /// Rows that another of their time has replaced.
-    dropped: RowSet,
     /// Values and times that went on, in memory or not yet in the store; `filled` values are used.
     values: Vec<f64>,
     filled: usize,
@@ -111,11 +97,16 @@ pub(super) struct Parted {
 }
 
 impl Parted {
-    pub(super) fn new(input: &Input, mapping: &Mapping, policies: CheckPolicies) -> Self {
+    pub(super) fn new(
+        name: String,
+        origin: Origin,
+        mapping: &Mapping,
+        policies: CheckPolicies,
+    ) -> Self {
         let channels = mapping.channels.clone();
         let raw = RawSeries {
-            name: input.stem(),
-            origin: input.origin,
+            name,
+            origin,
             time: mapping.time.is_some().then(Vec::new),
             columns: vec![vec![]; channels.len()],
             labels: RawLabels::None,
@@ -123,11 +114,10 @@ impl Parted {
         };
         Self {
             policies,
-            path: Arc::from(input.path.as_path()),
+            pieces: vec![],
             work: Work::new(raw, &channels),
             begun: false,
             settled: false,
-            dropped: RowSet::default(),
             values: vec![],
             filled: 0,
             times: vec![],
@@ -136,6 +126,19 @@ impl Parted {
             look: None,
             finite: vec![false; channels.len()],
             channels,
+        }
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        self.work.raw.origin
+    }
+
+    /// Says where the next rows lie: from this row of a file on, counted from 1.
+    pub(super) fn at(&mut self, path: &Path, row: usize) {
+        let is_next = |own: &Own| own.first + own.rows == row && *own.path == *path;
+        if !self.pieces.last().is_some_and(is_next) {
+            let (path, dropped) = (Arc::from(path), RowSet::default());
+            self.pieces.push(Own { path, first: row, rows: 0, dropped });
         }
     }
 
@@ -148,7 +151,7 @@ impl Parted {
 
     /// Takes a whole series in which nothing is odd.
     pub(super) fn adopt(&mut self, look: Look, values: Vec<f64>, times: Vec<i64>) {
-        self.work.counts.rows = look.rows as u64;
+        self.took(look.rows);
         (self.filled, self.steps) = (values.len(), times.len());
         (self.values, self.times, self.look) = (values, times, Some(look));
         self.finite.fill(true);
@@ -160,8 +163,8 @@ impl Parted {
         reading: &Reading<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), Stop> {
-        let (start, width) = (self.rows(), self.width());
-        let seen = Part::of(reading, start).and_then(|part| {
+        let width = self.width();
+        let seen = Part::of(reading, self.rows()).and_then(|part| {
             let look = part.lay_out_in_parallel(self.room(part.times.len()))?;
             Some((look, part.times))
         });
@@ -175,7 +178,7 @@ impl Parted {
                 self.filled += last * width;
                 self.times.extend_from_slice(&times[..last]);
             }
-            seen => self.mend(known(columns(reading, start))?, seen.is_some())?,
+            seen => self.mend(known(columns(reading, self.next_row() - 1))?, seen.is_some())?,
         }
         self.flush(sink)
     }
@@ -183,7 +186,7 @@ impl Parted {
     /// Takes the next rows.
     pub(super) fn add(&mut self, seen: Seen, sink: &mut Sink<'_>) -> Result<(), Stop> {
         let width = self.width();
-        match seen {
+        match self.numbered(seen) {
             Seen::Clean(look, values, times) if self.follows(&look) => {
                 self.release()?;
                 self.flush(sink)?;
@@ -217,7 +220,12 @@ impl Parted {
         }
         self.flush(sink)?;
         self.values.truncate(self.filled);
-        let Self { mut work, look, steps, values, times, removed, finite, .. } = self;
+        let Self { mut work, pieces, look, steps, mut values, mut times, removed, finite, .. } =
+            self;
+        if !sink.is_memory() {
+            // Room for rows, which there may be many series to keep of.
+            (values, times) = (vec![], vec![]);
+        }
         // The ends of the series stand for it.
         let first =
             |channel: usize| -> Vec<f64> { look.iter().map(|look| look.firsts[channel]).collect() };
@@ -226,8 +234,7 @@ impl Parted {
             *time = look.iter().flat_map(|look| look.span).collect();
         }
         work.moved = None;
-        let rows = Rows::Without(self.dropped);
-        work.raw.pieces = vec![Piece { path: self.path, steps, rows }];
+        work.raw.pieces = pieces.into_iter().map(Own::piece).collect();
         Ok((Short { values, times, steps, removed, look, finite }, work))
     }
 
@@ -238,6 +245,28 @@ impl Parted {
     /// Rows that were read.
     fn rows(&self) -> usize {
         self.work.counts.rows as usize
+    }
+
+    /// The row of its file that comes next, counted from 1.
+    fn next_row(&self) -> usize {
+        self.pieces.last().map_or(1, |own| own.first + own.rows)
+    }
+
+    /// Counts rows that were read.
+    fn took(&mut self, rows: usize) {
+        self.work.counts.rows += rows as u64;
+        if let Some(own) = self.pieces.last_mut() {
+            own.rows += rows;
+        }
+    }
+
+    /// The same with the numbers of rows of the series for times, if it has none.
+    fn numbered(&self, mut seen: Seen) -> Seen {
+        if let (Seen::Clean(look, _, times), None) = (&mut seen, &self.work.raw.time) {
+            let before = self.rows() as i64;
+            times.iter_mut().chain(&mut look.span).for_each(|time| *time += before);
+        }
+        seen
     }
 
     /// How many rows wait.
@@ -311,11 +340,11 @@ impl Parted {
         self.note(Look::of(&values[..(rows - 1) * width], &times[..rows - 1], look.even))?;
         let ends = &values[(rows - 2) * width..];
         let mut raw = self.in_columns(ends, times[rows - 2..].to_vec());
-        let rows_before = self.rows() + rows - 2;
-        raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(rows_before + 1));
+        let end = self.next_row() + rows - 2;
+        raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(end));
         self.work.raw = raw;
         self.work.moved = None;
-        self.work.counts.rows += rows as u64;
+        self.took(rows);
         self.steps += rows - 1;
         self.finite.fill(true);
         (self.begun, self.settled) = (true, true);
@@ -326,7 +355,8 @@ impl Parted {
     fn in_columns(&self, values: &[f64], times: Vec<i64>) -> RawSeries {
         let width = self.width();
         let column = |channel: usize| values[channel..].iter().step_by(width).copied().collect();
-        let (path, rows) = (Arc::clone(&self.path), Rows::From(self.rows() + 1));
+        let path = self.pieces.last().map_or_else(|| Path::new("").into(), |own| own.path.clone());
+        let rows = Rows::From(self.next_row());
         RawSeries {
             name: self.work.raw.name.clone(),
             origin: self.work.raw.origin,
@@ -343,7 +373,7 @@ impl Parted {
         if count == 0 {
             return Ok(());
         }
-        self.work.counts.rows += count as u64;
+        self.took(count);
         for (finite, column) in self.finite.iter_mut().zip(&rows.columns) {
             *finite = *finite || column.iter().any(|value| value.is_finite());
         }
@@ -402,8 +432,10 @@ impl Parted {
         let mut kept = moved.iter().peekable();
         for step in 0..read as u32 {
             if kept.next_if_eq(&&step).is_none() {
-                let (_, row) = self.work.raw.place(step as usize);
-                self.dropped.insert(row - 1);
+                let (path, row) = self.work.raw.place(step as usize);
+                // No file is read twice, and this is one of the last.
+                let own = self.pieces.iter_mut().rev().find(|own| own.path == path);
+                own.into_iter().for_each(|own| own.dropped.insert(row - own.first));
             }
         }
     }

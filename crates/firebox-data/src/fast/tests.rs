@@ -1,6 +1,10 @@
 //! Both ways say the same of any table.
 
-use super::parted::{Parted, Seen};
+mod arrow;
+mod named;
+
+use super::files::PART;
+use super::taken::Part;
 use super::*;
 use crate::frame::{self, Table};
 use crate::groups::Groups;
@@ -51,11 +55,14 @@ fn short(
 fn long(inputs: &[Input], config: &DataConfig) -> Found {
     let zone = Zone::named(None).unwrap();
     let mut all = Gathered::default();
+    let said = |error: DataError| error.to_string();
     for input in inputs {
-        let table = frame::load(input, config).unwrap();
-        all.add(table.reading(&zone).series().unwrap()).unwrap();
+        let table = frame::load(input, config).map_err(said)?;
+        all.add(table.reading(&zone).series().map_err(said)?).map_err(said)?;
     }
-    cleaned(all.finish(), config).map_err(|error| error.to_string())
+    let mut all = all.finish();
+    all.separate_names();
+    cleaned(all, config).map_err(said)
 }
 
 /// What the short way says, in memory and from the store, and the long way.
@@ -244,30 +251,6 @@ fn what_would_be_told_otherwise_or_wait_too_long_goes_the_long_way() {
     assert!(found.is_ok() && found == long(&cut.0, &cut.1));
 }
 
-#[test]
-fn decimals_are_the_numbers_that_are_written_on_both_ways() {
-    let folder = tempfile::tempdir().unwrap();
-    let price = |row: usize| format!("{}.{:02}", row % 977, row % 100).parse().unwrap();
-    let prices: Vec<f64> = (0..1000).map(price).collect();
-    let time: Vec<i64> = (0..1000).map(|row| 1_700_000_000 + row * 60).collect();
-    let close = Column::new("close".into(), prices.clone());
-    let close = close.cast(&DataType::Decimal(12, 2)).unwrap();
-    let columns = vec![Column::new("time".into(), time), close];
-    let mut table = DataFrame::new(1000, columns).unwrap();
-    let paths = ["a.parquet", "a.arrow"].map(|name| folder.path().join(name));
-    let [parquet, arrow] = paths.each_ref().map(|path| std::fs::File::create(path).unwrap());
-    ParquetWriter::new(parquet).with_row_group_size(Some(300)).finish(&mut table).unwrap();
-    IpcWriter::new(arrow).finish(&mut table).unwrap();
-    for path in &paths {
-        let mut config = DataConfig::new(path);
-        config.columns.time_unit = crate::TimeUnit::S;
-        let files = inputs(&config).unwrap();
-        let short = said(short(&files, &config, Sink::Memory));
-        assert_eq!(*short.as_ref().unwrap().0.series()[0].values.all(), *prices);
-        assert!(short == long(&files, &config), "{}", path.display());
-    }
-}
-
 fn same_policy(policy: Policy) -> impl Fn(&mut DataConfig) {
     move |config| {
         let checks = &mut config.checks;
@@ -376,51 +359,61 @@ fn odd_bars(seed: u64, rows: usize) -> DataFrame {
     DataFrame::new(rows, columns).unwrap()
 }
 
-/// The short way with parts that end at these rows.
+/// The short way with parts that end at these rows of each file.
 fn in_parts(
-    input: &Input,
+    inputs: &[Input],
     config: &DataConfig,
-    ends: &[usize],
+    ends: &[Vec<usize>],
     mut sink: Sink<'_>,
     by_table: bool,
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = Zone::named(None).unwrap();
-    let mapping = Groups::open(input, config).unwrap().mapping().clone();
-    let frame = frame::load(input, config).unwrap().into_frame();
-    let mut series = Parted::new(input, &mapping, config.checks);
-    let mut start = 0;
-    for end in ends {
-        let part = frame.slice(start as i64, end - start);
-        let table = Table::of(input, config, part, mapping.clone());
-        let reading = table.reading(&zone);
-        match by_table {
-            true => series.add_table(&reading, &mut sink)?,
-            false => series.add(known(Seen::of(&reading, start))?, &mut sink)?,
+    let mapping = Groups::open(&inputs[0], config).unwrap().mapping().clone();
+    let mut taken = Taken::new(config.checks);
+    for (input, ends) in inputs.iter().zip(ends) {
+        let frame = frame::load(input, config).unwrap().into_frame();
+        let mut start = 0;
+        for end in ends {
+            let part = frame.slice(start as i64, end - start);
+            let table = Table::of(input, config, part, mapping.clone());
+            let reading = table.reading(&zone);
+            match by_table {
+                true => taken.add_table(&reading, start, &mut sink)?,
+                false => {
+                    taken.add(Part::of(&reading, start)?, (input, &mapping), &mut sink)?;
+                }
+            }
+            start = *end;
         }
-        start = *end;
+        taken.end_file(&mut sink)?;
     }
-    let (short, work) = series.finish(&mut sink)?;
     let told = Told { files: &|_| (), timed: &|_| () };
-    whole((vec![short], vec![work]), std::slice::from_ref(input), config, mapping, sink, &told)
+    whole(taken.finish(&mut sink)?, config, mapping, sink, &told)
 }
 
 /// The short way by groups of rows of the file, some at once.
 fn in_groups(
-    input: &Input,
+    inputs: &[Input],
     config: &DataConfig,
-    at_once: usize,
+    (at_once, in_turn): (usize, bool),
     mut sink: Sink<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = Zone::named(None).unwrap();
     let mut mapping = None;
-    let same = |of: &Mapping| {
+    let mut same = |of: &Mapping| {
         mapping = Some(of.clone());
         Ok(())
     };
-    let (short, work) = files::in_groups(input, config, &zone, &mut sink, (at_once, same))?;
+    let mut taken = Taken::new(config.checks);
+    for input in inputs {
+        let (groups, to) = (Groups::open(input, config).unwrap(), (&mut taken, &mut sink));
+        match in_turn {
+            true => files::in_groups(&groups, input, &zone, to, (at_once, &mut same))?,
+            false => files::in_order(&groups, input, &zone, to, (at_once, &mut same))?,
+        }
+    }
     let told = Told { files: &|_| (), timed: &|_| () };
-    let mapping = known(mapping)?;
-    whole((vec![short], vec![work]), std::slice::from_ref(input), config, mapping, sink, &told)
+    whole(taken.finish(&mut sink)?, config, known(mapping)?, sink, &told)
 }
 
 /// Policies that the short way follows.
@@ -471,16 +464,17 @@ fn any_mix_of_defects_at_any_border_is_told_and_mended_as_on_the_long_way() {
         let expected = long(&files, &config);
         let mut ends: Vec<usize> = (1..rows).filter(|_| draws.uniform_f64() < 0.3).collect();
         ends.push(rows);
+        let ends = [ends];
         let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
         let store = |name: &str| folder.path().join(format!("{seed}-{name}"));
         let (tables, seen, groups) = (store("tables"), store("seen"), store("groups"));
         let found = [
-            in_parts(&files[0], &config, &ends, Sink::Memory, true),
-            in_parts(&files[0], &config, &ends, Sink::Memory, false),
-            in_parts(&files[0], &config, &ends, Sink::store(&tables, key, &stop), true),
-            in_parts(&files[0], &config, &ends, Sink::store(&seen, key, &stop), false),
-            in_groups(&files[0], &config, 7, Sink::Memory),
-            in_groups(&files[0], &config, 7, Sink::store(&groups, key, &stop)),
+            in_parts(&files, &config, &ends, Sink::Memory, true),
+            in_parts(&files, &config, &ends, Sink::Memory, false),
+            in_parts(&files, &config, &ends, Sink::store(&tables, key, &stop), true),
+            in_parts(&files, &config, &ends, Sink::store(&seen, key, &stop), false),
+            in_groups(&files, &config, (7, true), Sink::Memory),
+            in_groups(&files, &config, (7, true), Sink::store(&groups, key, &stop)),
         ];
         for found in found.map(said) {
             match (&found, &expected) {

@@ -1,0 +1,109 @@
+//! An Arrow file, of which some record batches at a time are decoded, on any thread.
+//!
+//! Polars itself decodes such a file as a whole. Values of dictionaries and nested ones are left to it.
+
+use std::io::Cursor;
+use std::ops::Range;
+
+use polars::prelude::{ArrowDataType, DataFrame};
+use polars_arrow::io::ipc::read::{
+    Dictionaries, FileMetadata, get_row_count_from_blocks, read_batch, read_file_metadata,
+};
+
+use crate::mapping::Mapping;
+use crate::schema::Declared;
+
+/// What the end of a file says of its batches.
+pub(crate) struct Batches(FileMetadata);
+
+impl Batches {
+    /// Reads the end of a file.
+    pub(crate) fn open(file: &[u8]) -> Option<Self> {
+        let about = read_file_metadata(&mut Cursor::new(file)).ok()?;
+        // Of two columns of one name, polars keeps one.
+        (about.schema.len() == about.ipc_schema.fields.len()).then_some(Self(about))
+    }
+
+    /// The columns of the file.
+    pub(crate) fn declared(&self) -> Declared {
+        Declared::of(&self.0.schema)
+    }
+
+    /// Rows of each batch.
+    pub(crate) fn rows(&self, file: &[u8]) -> Option<Vec<usize>> {
+        let rows = |block| {
+            let rows =
+                get_row_count_from_blocks(&mut Cursor::new(file), std::slice::from_ref(block));
+            usize::try_from(rows.ok()?).ok()
+        };
+        self.0.blocks.iter().map(rows).collect()
+    }
+
+    /// Whether every column in use is one that is decoded here.
+    pub(crate) fn can_decode(&self, mapping: &Mapping) -> bool {
+        let field = |name| self.0.schema.get(name);
+        mapping.used().all(|name| field(name).is_some_and(|field| is_plain(&field.dtype)))
+    }
+
+    /// Where in the file some batches lie.
+    pub(crate) fn bytes(&self, batches: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        self.0.blocks[batches].iter().filter_map(|block| {
+            let begin = usize::try_from(block.offset).ok()?;
+            let length = i64::from(block.meta_data_length).checked_add(block.body_length)?;
+            Some(begin..begin.checked_add(usize::try_from(length).ok()?)?)
+        })
+    }
+
+    /// The columns in use of some batches.
+    pub(crate) fn read(
+        &self,
+        file: &[u8],
+        batches: Range<usize>,
+        mapping: &Mapping,
+    ) -> Option<DataFrame> {
+        let Self(about) = self;
+        let mut used: Vec<usize> =
+            mapping.used().map(|name| about.schema.index_of(name)).collect::<Option<_>>()?;
+        // In the order of the file, and each once.
+        used.sort_unstable();
+        let (none, mut scratch) = (Dictionaries::default(), [vec![], vec![]]);
+        let mut all: Option<DataFrame> = None;
+        for batch in batches {
+            let [message, data] = &mut scratch;
+            let mut file = Cursor::new(file);
+            let read = read_batch(
+                &mut file,
+                &none,
+                about,
+                Some(&used),
+                None,
+                batch,
+                false,
+                message,
+                data,
+                Default::default(),
+            );
+            let frame = DataFrame::from(read.ok()?);
+            match &mut all {
+                Some(all) => {
+                    all.vstack_mut_owned(frame).ok()?;
+                }
+                None => all = Some(frame),
+            }
+        }
+        all
+    }
+}
+
+/// Types whose values stand in a batch as they are.
+fn is_plain(kind: &ArrowDataType) -> bool {
+    use ArrowDataType as A;
+    match kind {
+        A::Boolean | A::Float32 | A::Float64 => true,
+        A::Int8 | A::Int16 | A::Int32 | A::Int64 => true,
+        A::UInt8 | A::UInt16 | A::UInt32 | A::UInt64 => true,
+        A::Date32 | A::Timestamp(..) | A::Decimal(..) => true,
+        A::Utf8 | A::LargeUtf8 | A::Utf8View => true,
+        _ => false,
+    }
+}
