@@ -119,7 +119,9 @@ impl<'a> Groups<'a> {
     /// if that fails.
     pub(crate) fn part(&self, part: &GroupRange, by_columns: bool) -> Option<Table<'a>> {
         let frame = match &self.stored {
-            Stored::Parquet(about, bare) => self.row_groups(part, (about, bare), by_columns),
+            Stored::Parquet(about, bare) => {
+                self.row_groups(part, (about.as_ref(), bare.as_ref()), by_columns)
+            }
             Stored::Arrow(batches) => {
                 batches.read(self.file.bytes(), part.groups.clone(), &self.mapping)
             }

@@ -122,6 +122,9 @@ impl<'a> Part<'a> {
 
     /// The same on all processors.
     pub(crate) fn lay_out_in_parallel(&self, out: &mut [f64]) -> Option<Look> {
+        if self.times.len() <= ROWS {
+            return self.lay_out(out);
+        }
         let blocks: Vec<_> = self.blocks(out).collect();
         let looks: Vec<_> =
             blocks.into_par_iter().map(|(rows, out)| self.look(rows, out)).collect();

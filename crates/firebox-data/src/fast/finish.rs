@@ -32,7 +32,7 @@ pub(super) fn finish(
 ) -> Result<Whole, Stop> {
     known(are_series(&read, &works, mapping.channels.len()).then_some(()))?;
     let interval = match mapping.time {
-        Some(_) => Some(interval(&mut works, &read, config, sink)?),
+        Some(_) => interval(&mut works, &read, config, sink)?,
         None => None,
     };
     for (work, short) in works.iter_mut().zip(&read) {
@@ -80,13 +80,13 @@ fn count(work: &mut Work, short: &Short) {
     }
 }
 
-/// The interval of the series, which are cut at their gaps.
+/// The interval of the series, which are cut at their gaps; none where each is one step.
 fn interval(
     works: &mut [Work],
     read: &[Short],
     config: &DataConfig,
     sink: &mut Sink<'_>,
-) -> Result<i64, Stop> {
+) -> Result<Option<i64>, Stop> {
     let declared = config.interval.map(Interval::microseconds);
     let first = read.first().and_then(|short| short.look.as_ref()?.interval);
     let even =
@@ -95,7 +95,7 @@ fn interval(
         && declared.is_none_or(|declared| declared == interval)
         && read.iter().all(even)
     {
-        return Ok(interval);
+        return Ok(Some(interval));
     }
     let stored: Option<Arc<Mapped<i64>>> = match sink {
         Sink::Memory => None,
@@ -112,11 +112,11 @@ fn interval(
     let times: Vec<&[i64]> = times.collect();
     let found = clean::most_frequent(times.iter().copied());
     clean::refuse_contradiction(config.interval, found)?;
-    let interval = known(declared.or(found))?;
+    let Some(interval) = declared.or(found) else { return Ok(None) };
     for ((work, short), times) in works.iter_mut().zip(read).zip(times) {
         divide(work, short, times, interval, config)?;
     }
-    Ok(interval)
+    Ok(Some(interval))
 }
 
 /// Counts crowded rows and gaps, and cuts the series there and where steps are left out.

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use firebox_core::Origin;
+use polars::prelude::{DataFrame, Int64Chunked, IntoColumn, TimeUnit, TimeZone};
 
 use crate::CheckPolicies;
 use crate::frame::Reading;
@@ -41,14 +42,28 @@ fn runs(reading: &Reading<'_>) -> Option<Vec<Run>> {
     (runs.len() == names.names.len()).then_some(runs)
 }
 
+/// The table with its times parsed, once for all of many runs.
+fn with_times(reading: &Reading<'_>) -> Option<DataFrame> {
+    let mut frame = reading.frame.clone();
+    if let Some(name) = &reading.mapping.time {
+        let times = Int64Chunked::from_vec(name.as_str().into(), reading.times(name).ok()?);
+        let times = times.into_datetime(TimeUnit::Microseconds, Some(TimeZone::UTC));
+        frame.with_column(times.into_column()).ok()?;
+    }
+    Some(frame)
+}
+
 /// Calls `each` with every run and a reading of its rows alone.
 fn each_run(
     reading: &Reading<'_>,
     mut each: impl FnMut(Run, &Reading<'_>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
+    let runs = known(runs(reading))?;
     let mapping = Mapping { series: None, ..reading.mapping.clone() };
     let Reading { input, config, zone, frame, .. } = *reading;
-    for run in known(runs(reading))? {
+    let parsed = if runs.len() > 1 { Some(known(with_times(reading))?) } else { None };
+    let frame = parsed.as_ref().unwrap_or(frame);
+    for run in runs {
         let rows = frame.slice(run.rows.start as i64, run.rows.len());
         each(run, &Reading { input, config, zone, frame: &rows, mapping: &mapping })?;
     }

@@ -134,9 +134,9 @@ fn an_arrow_file_that_ends_too_early_or_is_none_is_told_of_on_the_long_way() {
     let bytes = std::fs::read(&path).unwrap();
     let mut config = DataConfig::new(&path);
     config.columns.time_unit = crate::TimeUnit::S;
+    let files = inputs(&config).unwrap();
     for length in [0, 5, 100, bytes.len() / 2, bytes.len() - 1] {
         std::fs::write(&path, &bytes[..length]).unwrap();
-        let files = inputs(&config).unwrap();
         assert_eq!(said(short(&files, &config, Sink::Memory)).unwrap_err(), "odd", "{length}");
     }
 }
