@@ -98,12 +98,24 @@ impl Batches {
 /// Types whose values stand in a batch as they are.
 fn is_plain(kind: &ArrowDataType) -> bool {
     use ArrowDataType as A;
-    match kind {
-        A::Boolean | A::Float32 | A::Float64 => true,
-        A::Int8 | A::Int16 | A::Int32 | A::Int64 => true,
-        A::UInt8 | A::UInt16 | A::UInt32 | A::UInt64 => true,
-        A::Date32 | A::Timestamp(..) | A::Decimal(..) => true,
-        A::Utf8 | A::LargeUtf8 | A::Utf8View => true,
-        _ => false,
-    }
+    matches!(
+        kind,
+        A::Boolean
+            | A::Float32
+            | A::Float64
+            | A::Int8
+            | A::Int16
+            | A::Int32
+            | A::Int64
+            | A::UInt8
+            | A::UInt16
+            | A::UInt32
+            | A::UInt64
+            | A::Date32
+            | A::Timestamp(..)
+            | A::Decimal(..)
+            | A::Utf8
+            | A::LargeUtf8
+            | A::Utf8View
+    )
 }

@@ -25,7 +25,7 @@ use crate::{Checks, DataError};
 /// Of what is in a folder. A change needs a new number, and the bucket another name.
 const VERSION: u32 = 2;
 /// Of what a key covers, and of how files are read.
-pub(crate) const KEY_VERSION: u32 = 4;
+pub(crate) const KEY_VERSION: u32 = 5;
 const VALUES: &str = "values.npy";
 const TIME: &str = "time.npy";
 const LABELS: &str = "labels.npy";

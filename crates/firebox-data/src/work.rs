@@ -303,7 +303,10 @@ impl Work {
         let steps = self.raw.len();
         let gone = |step: usize| removed.get(step).copied().unwrap_or(false);
         let (mut cuts, mut fills) = (Vec::new(), Vec::new());
-        if let (Some(times), Some(interval)) = (self.raw.time.take(), interval) {
+        // The times are taken last: without an interval they stay.
+        if let Some(interval) = interval
+            && let Some(times) = self.raw.time.take()
+        {
             (cuts, fills) = self.find_gaps(&times, interval, gone, policies);
             self.raw.time = Some(times);
         }

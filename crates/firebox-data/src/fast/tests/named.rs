@@ -251,3 +251,15 @@ fn several_series_are_not_taken_for_one_where_their_times_are_refused() {
     assert!(short.as_ref().unwrap_err().contains("the time of another"));
     assert!(short == long);
 }
+
+#[test]
+fn series_of_one_step_each_keep_their_times() {
+    let texts = [text("aa", 0).replace("T00:01", "T00:00"), text("b", 5)];
+    let [short, long] = of_files(&texts, 2, same_policy(Policy::Drop));
+    let (set, checks) = short.as_ref().unwrap();
+    assert!(short == long, "{:?}", long.err());
+    let start = 1_704_067_200_000_000;
+    let times: Vec<i64> = set.series().iter().map(|series| series.time[0]).collect();
+    assert_eq!(times, [start, start + 300_000_000]);
+    assert_eq!((checks.interval, checks.span), (None, Some([times[0], times[1]])));
+}
