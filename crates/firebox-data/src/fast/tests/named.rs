@@ -206,7 +206,8 @@ fn a_place_in_a_series_is_told_by_its_file_and_row() {
     let twice = |texts: &mut [String; 2]| texts[1] = text("bbb", 3);
     let back = |texts: &mut [String; 2]| texts[1] = text("bbb", 2);
     let value = |texts: &mut [String; 2]| texts[1] = texts[1].replace(",25\n", ",\n");
-    let cases: [(&dyn Fn(&mut [String; 2]), &str); 4] = [
+    type Edit<'a> = &'a dyn Fn(&mut [String; 2]);
+    let cases: [(Edit<'_>, &str); 4] = [
         (&gap, "series `b`, row 1 of 1.csv"),
         (&twice, "series `b`, row 1 of 1.csv"),
         (&back, "odd"),
