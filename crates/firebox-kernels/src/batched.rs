@@ -12,7 +12,7 @@ use firebox_core::Precision;
 use crate::cpu::{CpuKernels, Matrices, Products};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::linear::{matmul, register};
-use crate::products::{check, spread};
+use crate::products::{check, of_nothing, spread};
 use crate::profile::kernel_span;
 use crate::rounded::halved;
 use crate::strides::{matrices, readable};
@@ -55,6 +55,9 @@ pub fn batched_product<const D: usize>(
     right: Tensor<D>,
 ) -> Tensor<D> {
     check("a batched product", &left, &right);
+    if let Some(zeros) = of_nothing(&left, &right) {
+        return zeros;
+    }
     let on_cpu = is_flex(&left) && is_flex(&right);
     let Some(kernels) = CpuKernels::fused().filter(|_| on_cpu) else {
         return matmul(precision, left, right);

@@ -13,6 +13,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Device, Tensor};
 use firebox_core::Precision;
 
+use crate::device::tied;
 use crate::operands::{alike, listed, operand};
 
 #[cfg(feature = "cube")]
@@ -134,11 +135,9 @@ pub fn product<const D: usize>(
         }
     }
     let _ = precision;
-    let [left, right] = match left.dims().contains(&0) || right.dims().contains(&0) {
-        // Burn's CPU backend (0.22.1) reads what is not there where an axis of 1 stands beside one of 0.
-        true => spread([left, right]),
-        false => [left, right],
-    };
+    if let Some(zeros) = of_nothing(&left, &right) {
+        return zeros;
+    }
     left.matmul(right)
 }
 
@@ -153,6 +152,22 @@ pub(crate) fn check<const D: usize>(operation: &str, left: &Tensor<D>, right: &T
          and axes before these as long in both, or 1 in one",
         listed(operands)
     );
+}
+
+/// The product where an operand has no numbers, zeros if it has any itself, in the graph of both. Burn's CPU backend
+/// (0.22.1) reads what is not there where an axis of 1 stands beside one of 0; other devices have products of nothing.
+pub(crate) fn of_nothing<const D: usize>(left: &Tensor<D>, right: &Tensor<D>) -> Option<Tensor<D>> {
+    let device = left.device().without_autodiff();
+    let (mut shape, others) = (left.dims(), right.dims());
+    if device != Device::flex() || !shape.iter().chain(&others).any(|size| *size == 0) {
+        return None;
+    }
+    for (size, other) in shape.iter_mut().zip(others).take(D - 2) {
+        *size = if *size == 1 { other } else { *size };
+    }
+    shape[D - 1] = others[D - 1];
+    let zeros = Tensor::zeros(shape, (&device, left.dtype()));
+    Some(tied(tied(zeros, left), right))
 }
 
 /// Both with the axes before their matrices as long as the longer one of both; a gradient is summed over what was 1.

@@ -217,6 +217,8 @@ fn attention(
     // [batch, head, time, size] → [batch, time, width]
     let attended = graph.transpose(&attended, &[0, 2, 1, 3]);
     let attended = graph.reshape(&attended, &[0, 0, config.width as i64]);
+    // Of a text without tokens, softmax would be of nothing.
+    let attended = graph.without_padding(&attended, &around.valid);
     graph.linear(&attended, &format!("{own}.out_proj"))
 }
 
