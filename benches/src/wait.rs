@@ -42,21 +42,20 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     let (mut ratios, mut steps) = (vec![], [vec![], vec![]]);
     let (mut waited, mut worked) = (0.0, 0.0);
     for block in 0..blocks {
-        let mut sums = [0.0, 0.0];
-        for alone in ORDER {
+        let ratio = ratio_of_block(|alone| {
             let times = train_on(if alone { &same } else { &streamed })?;
             ensure!(times.len() as u64 == STEPS, "{} steps", times.len());
             let own: Vec<f64> = times[WARM_UP..].iter().map(|[step, _]| *step).collect();
-            // A step that something else held up is no part of a median.
-            sums[usize::from(alone)] += median(own.clone());
-            steps[usize::from(alone)].extend(own);
+            steps[usize::from(alone)].extend(own.iter().copied());
             if !alone {
                 waited += times[WARM_UP..].iter().map(|[_, wait]| wait).sum::<f64>();
                 worked += times[WARM_UP..].iter().map(|[step, _]| step).sum::<f64>();
             }
-        }
-        ratios.push(sums[0] / sums[1]);
-        eprintln!("block {} of {blocks}: {:.4}", block + 1, sums[0] / sums[1]);
+            // A step that something else held up is no part of a median.
+            Ok(median(own))
+        })?;
+        ratios.push(ratio);
+        eprintln!("block {} of {blocks}: {ratio:.4}", block + 1);
     }
     let counted = steps[0].len();
     let [with, without] = steps.map(median);
@@ -68,6 +67,16 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     });
     println!("{line}");
     Ok(())
+}
+
+/// The step with the loader over that without, of a block of runs: `run` gives the milliseconds of a step, with the one
+/// batch alone or without.
+fn ratio_of_block(mut run: impl FnMut(bool) -> anyhow::Result<f64>) -> anyhow::Result<f64> {
+    let mut sums = [0.0, 0.0];
+    for alone in ORDER {
+        sums[usize::from(alone)] += run(alone)?;
+    }
+    Ok(sums[0] / sums[1])
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -133,12 +142,15 @@ mod tests {
     #[test]
     fn a_block_cancels_a_steady_drift() {
         // Steps that take 1 % longer with the loader, and longer from run to run.
-        let mut sums = [0.0, 0.0];
-        for (run, alone) in ORDER.into_iter().enumerate() {
-            let drift = 100.0 + 5.0 * run as f64;
-            sums[usize::from(alone)] += if alone { drift } else { 1.01 * drift };
-        }
-        assert!((sums[0] / sums[1] - 1.01).abs() < 1e-12, "{sums:?}");
+        let (mut drift, mut alone) = (100.0, 0);
+        let ratio = ratio_of_block(|without| {
+            drift += 5.0;
+            alone += usize::from(without);
+            Ok(if without { drift } else { 1.01 * drift })
+        });
+        let ratio = ratio.unwrap();
+        assert!((ratio - 1.01).abs() < 1e-12 && alone == 2, "{ratio}");
+        assert!(ratio_of_block(|_| anyhow::bail!("no step")).is_err());
     }
 
     #[test]

@@ -21,12 +21,29 @@ pub struct Masking {
     pub channels: f64,
 }
 
-/// A share that cannot be.
+/// What cannot be hidden.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("`masking.{key}` is {found}; it must be from 0 to {}", if *key == "channels" { "below 1" } else { "1" })]
-pub struct MaskingError {
-    key: &'static str,
-    found: f64,
+pub enum MaskingError {
+    /// A share that cannot be.
+    #[error("`masking.{key}` is {found}; it must be from 0 to {}", if *key == "channels" { "below 1" } else { "1" })]
+    Share {
+        /// Of what.
+        key: &'static str,
+        /// What was found.
+        found: f64,
+    },
+    /// Stretches of steps without a length, or a length without stretches.
+    #[error(
+        "`masking.{missing}` is 0 beside {set} = {found}, so no step is hidden\n  set {missing}, too, or leave {set} out"
+    )]
+    Alone {
+        /// The key that hides nothing by itself.
+        set: &'static str,
+        /// What was found.
+        found: f64,
+        /// The key that it needs.
+        missing: &'static str,
+    },
 }
 
 impl Masking {
@@ -40,19 +57,24 @@ impl Masking {
         !self.is_on()
     }
 
-    /// Checks the shares.
+    /// Checks the shares, and that stretches of steps have a length.
     ///
     /// # Errors
     ///
-    /// The first that is out of range.
+    /// The first share that is out of range; one of `time_masks` and `longest` without the other.
     pub fn validate(&self) -> Result<(), MaskingError> {
         if !(0.0..=1.0).contains(&self.longest) {
-            return Err(MaskingError { key: "longest", found: self.longest });
+            return Err(MaskingError::Share { key: "longest", found: self.longest });
         }
         if !(0.0..1.0).contains(&self.channels) {
-            return Err(MaskingError { key: "channels", found: self.channels });
+            return Err(MaskingError::Share { key: "channels", found: self.channels });
         }
-        Ok(())
+        let alone = |set, found, missing| Err(MaskingError::Alone { set, found, missing });
+        match (self.time_masks, self.longest > 0.0) {
+            (0, true) => alone("longest", self.longest, "time_masks"),
+            (masks, false) if masks > 0 => alone("time_masks", masks as f64, "longest"),
+            _ => Ok(()),
+        }
     }
 
     /// Sets what is drawn for each sample to zero, on the device of `inputs`. What is hidden of a
@@ -162,5 +184,18 @@ mod tests {
         let long = Masking { longest: f64::NAN, ..Masking::default() };
         assert_eq!(error(long), "`masking.longest` is NaN; it must be from 0 to 1");
         assert!(Masking { time_masks: 3, longest: 1.0, channels: 0.9 }.validate().is_ok());
+        assert!(Masking { channels: 0.5, ..Masking::default() }.validate().is_ok());
+    }
+
+    #[test]
+    fn stretches_without_a_length_and_lengths_without_stretches_are_refused() {
+        let error = |time_masks, longest| {
+            Masking { time_masks, longest, channels: 0.5 }.validate().unwrap_err().to_string()
+        };
+        let said = error(2, 0.0);
+        assert!(said.starts_with("`masking.longest` is 0 beside time_masks = 2,"), "{said}");
+        assert!(said.contains("set longest, too, or leave time_masks out"), "{said}");
+        let said = error(0, 0.5);
+        assert!(said.starts_with("`masking.time_masks` is 0 beside longest = 0.5,"), "{said}");
     }
 }

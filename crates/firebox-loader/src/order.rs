@@ -64,8 +64,14 @@ enum Kind {
     Shuffled,
     /// Lengths in steps with the samples that have them, and where their batches begin.
     Buckets(Vec<Bucket>),
-    /// Buckets within windows of blocks, and the steps of each.
-    Sorted(Lengths, Vec<usize>),
+    /// Buckets within windows of blocks.
+    Sorted {
+        lengths: Lengths,
+        /// Of each bucket.
+        steps: Vec<usize>,
+        /// Blocks of a window, and samples of a block.
+        shape: [usize; 2],
+    },
 }
 
 struct Bucket {
@@ -87,7 +93,7 @@ impl Plan {
         let kind = match (config.buckets, config.shuffle) {
             (0, _) => Kind::Shuffled,
             (quantum, Shuffle::Full) => Kind::Buckets(buckets(source, quantum, &config)),
-            (quantum, Shuffle::Blocks { .. }) => {
+            (quantum, Shuffle::Blocks { block, window }) => {
                 let buckets = buckets(source, quantum, &config);
                 let mut of = vec![0; source.len()];
                 for (number, bucket) in (0..).zip(&buckets) {
@@ -95,7 +101,8 @@ impl Plan {
                 }
                 let sizes = buckets.iter().map(|own| [own.size, own.members.len()]).collect();
                 let steps = buckets.iter().map(|own| own.steps).collect();
-                Kind::Sorted(Lengths { of, sizes }, steps)
+                let shape = [window / block, block];
+                Kind::Sorted { lengths: Lengths { of, sizes }, steps, shape }
             }
         };
         Self::new(source, config, kind)
@@ -123,7 +130,7 @@ impl Plan {
     pub(crate) fn batches(&self) -> u64 {
         match &self.kind {
             Kind::Buckets(buckets) => buckets.iter().map(|b| b.batches() as u64).sum(),
-            Kind::Sorted(lengths, _) => {
+            Kind::Sorted { lengths, .. } => {
                 let batches = |[size, samples]: &[usize; 2]| samples.div_ceil(*size) as u64;
                 lengths.sizes.iter().map(batches).sum()
             }
@@ -191,8 +198,8 @@ impl Plan {
                 }
                 full(vec![])
             }
-            Kind::Sorted(lengths, steps) => {
-                let sorted = self.sorted(position.epoch, lengths);
+            Kind::Sorted { lengths, steps, shape } => {
+                let sorted = self.sorted(position.epoch, lengths, *shape);
                 let Some((samples, bucket)) = sorted.batch(place) else { return full(vec![]) };
                 let indices = samples.iter().map(|index| *index as usize).collect();
                 Chosen { indices, steps: steps[bucket], announce: sorted.announce(place) }
@@ -254,13 +261,8 @@ impl Plan {
     }
 
     /// The batches of an epoch of buckets within windows.
-    fn sorted(&self, epoch: u64, lengths: &Lengths) -> Arc<Sorted> {
+    fn sorted(&self, epoch: u64, lengths: &Lengths, shape: [usize; 2]) -> Arc<Sorted> {
         self.sorted.get(epoch, || {
-            // Without blocks there is one window of one block.
-            let shape = match self.config.shuffle {
-                Shuffle::Blocks { block, window } => [window / block, block],
-                Shuffle::Full => [1, self.samples],
-            };
             let blocks = self.blocks(epoch, shape[1]);
             let windows = self.windows(epoch, &blocks, shape);
             Sorted::new(lengths, self.stream(epoch), blocks.clone(), shape, windows)
