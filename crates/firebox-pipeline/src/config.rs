@@ -132,7 +132,8 @@ pub struct RunConfig {
     /// Left out: where a backend does so. Processors have nothing to tune.
     pub autotune: Option<Autotune>,
     /// Whether the layers of a model keep their inputs alone and are computed again for their
-    /// gradients: less memory, another forward pass, the same numbers to the bit. On processors.
+    /// gradients: less memory, another forward pass, and the same numbers, to the bit on processors; on GPUs whose kernels
+    /// Burn fuses, but for rounding.
     pub recompute: bool,
     /// Whether a whole step is recorded once and replayed. Refused: it is bit-equal to taking the
     /// steps on no device yet.

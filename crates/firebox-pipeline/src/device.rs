@@ -25,8 +25,8 @@ pub struct ChosenDevice {
 }
 
 impl ChosenDevice {
-    /// What decides the last bits of a run with these settings: backend and kernels, how they multiply bf16, and products
-    /// that are named.
+    /// What decides the last bits of a run with these settings: backend and kernels, how they multiply bf16, layers that
+    /// are computed again, and products that are named.
     pub(crate) fn arithmetic_of(&self, config: &PipelineConfig) -> Result<String, PipelineError> {
         if self.backend == "cpu" && config.run.matmul == Some(MatmulPrecision::Highest) {
             let exact = CpuKernels::current()?.exact();
@@ -36,6 +36,10 @@ impl ChosenDevice {
         let narrow = self.backend == "cpu" && config.run.precision == Precision::Bf16;
         if narrow && !CpuKernels::current()?.multiplies_pairs() {
             arithmetic += ", bf16 as f32";
+        }
+        // What is fused with what is another there, and so is how it is rounded.
+        if config.run.recompute && self.backend != "cpu" && cfg!(feature = "fusion") {
+            arithmetic += ", recomputed";
         }
         Ok(match config.run.matmul {
             Some(matmul) => format!("{arithmetic}, matmul {matmul}"),
@@ -204,6 +208,19 @@ mod tests {
                 .index()
         };
         assert_eq!(["cuda:3 H200; f32", "cpu: AMD", "cuda:0 a:7"].map(index), [3, 0, 0]);
+    }
+
+    #[test]
+    fn layers_that_are_computed_again_have_bits_of_their_own_where_kernels_are_fused() {
+        let differs = |backend: &str| {
+            let of = |recompute| {
+                let mut config = PipelineConfig::default();
+                config.run.recompute = recompute;
+                ChosenDevice::named(backend).arithmetic_of(&config).unwrap()
+            };
+            of(true) != of(false)
+        };
+        assert_eq!([differs("cpu"), differs("cuda")], [false, cfg!(feature = "fusion")]);
     }
 
     #[test]

@@ -34,12 +34,21 @@ pub(crate) fn check(
 ) -> Result<(), PipelineError> {
     let (augment, kind) = (&config.augment, config.pipeline.name());
     let setting = |message: String| Err(PipelineError::Setting(message));
-    if augment.mode == AugmentMode::Cached
-        && augment.versions > 0
-        && *augment != Augmentation::default()
+    let usual = Augmentation::default();
+    // Modes and versions that draw nothing may be said.
+    let said = match (augment.mode, augment.versions) {
+        (AugmentMode::Online, _) => None,
+        (AugmentMode::Cached, 1..) => Some(("cached", usual)),
+        (AugmentMode::Cached, versions) => Some(("cached", Augmentation { versions, ..usual })),
+        (AugmentMode::None, versions) => {
+            Some(("none", Augmentation { mode: AugmentMode::None, versions, ..usual }))
+        }
+    };
+    if let Some((mode, allowed)) = said
+        && *augment != allowed
     {
         return setting(format!(
-            "[augment] is set, `augment.mode` is \"cached\", and `{kind}` stores no versions of windows\n  \
+            "[augment] is set, `augment.mode` is \"{mode}\", and `{kind}` stores no versions of windows\n  \
              set augment.mode = \"online\", which draws them anew in each epoch, or take [augment] out"
         ));
     }
@@ -61,6 +70,12 @@ pub(crate) fn check(
     }
 }
 
+/// The settings as far as such kinds read them, for the keys that all kinds have: what is drawn, or the defaults.
+pub(crate) fn read(config: &PipelineConfig) -> PipelineConfig {
+    let augment = online(&config.augment).map_or_else(Augmentation::default, unstored);
+    PipelineConfig { augment, ..config.clone() }
+}
+
 /// The key of a training with what is drawn of its windows; left out where nothing is, so that such runs keep their
 /// keys.
 pub(crate) fn varied(
@@ -78,7 +93,11 @@ pub(crate) fn varied(
 
 /// What of `[augment]` shapes versions that are not stored.
 fn shown(augment: &Augmentation) -> String {
-    json(&Augmentation { storage: Augmentation::default().storage, ..augment.clone() })
+    json(&unstored(augment))
+}
+
+fn unstored(augment: &Augmentation) -> Augmentation {
+    Augmentation { storage: Augmentation::default().storage, ..augment.clone() }
 }
 
 /// The key of the training samples of such windows, for whoever keeps them on a device.
@@ -110,6 +129,7 @@ pub(crate) fn source(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::Keys;
     use crate::prepared::check;
 
     fn said(text: &str) -> String {
@@ -135,6 +155,12 @@ mod tests {
             let stored = said(&format!("{kind}[augment.jitter]\nsigma = 0.1"));
             assert!(stored.contains("`augment.mode` is \"cached\""), "{kind}: {stored}");
             assert!(stored.contains("set augment.mode = \"online\""), "{kind}: {stored}");
+            for off in ["mode = 'none'", "versions = 0"] {
+                for set in ["storage = 'f16'", "jitter = { sigma = 0.1 }"] {
+                    let unread = said(&format!("{kind}[augment]\n{off}\n{set}"));
+                    assert!(unread.contains("stores no versions of windows"), "{off} {set}");
+                }
+            }
             let memory = said(&format!("{kind}[loader]\nresident = 'memory'\n{JITTER_ALONE}"));
             assert!(memory.contains("`augment.mode` is \"online\""), "{kind}: {memory}");
             let bad = said(&format!("{kind}{JITTER_ALONE}[augment.jitter]\nsigma = -1"));
@@ -177,6 +203,13 @@ mod tests {
         assert_ne!(key(JITTER_ALONE, "cuda"), drawn, "a device rounds in its own way");
         let stored = JITTER_ALONE.replace("'online'", "'online'\nstorage = 'f16'");
         assert_eq!(key(&stored, "cpu"), drawn, "nothing is stored");
+        let all = |text: &str| {
+            let config: PipelineConfig = toml::from_str(text).unwrap();
+            Keys::new(&read(&config), plain, "cpu").training
+        };
+        assert_eq!(all(&stored), all(JITTER_ALONE));
+        assert_eq!(all("[augment]\nmode = 'none'"), all(""));
+        assert_ne!(all(JITTER_ALONE), all(""));
         let augment = |versions| Augmentation {
             mode: AugmentMode::Online,
             versions,

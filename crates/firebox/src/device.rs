@@ -169,7 +169,7 @@ pub(crate) fn guarded<T>(name: &str, ask: impl FnOnce() -> T) -> Result<T, Devic
 /// the other backends by kind, discrete ones first.
 #[cfg(feature = "gpu")]
 fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
-    #[cfg(any(feature = "vulkan-plain", feature = "metal-plain", feature = "wgpu-plain"))]
+    #[cfg(any(feature = "vulkan-plain", feature = "metal-plain"))]
     use burn::tensor::DeviceType;
     guarded(name, || match name {
         #[cfg(feature = "cuda-plain")]
@@ -181,19 +181,34 @@ fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
         #[cfg(feature = "metal-plain")]
         "metal" => Ok(Device::enumerate(DeviceType::Metal).into_vec()),
         #[cfg(feature = "wgpu-plain")]
-        "wgpu" => Ok(Device::enumerate(DeviceType::Wgpu).into_vec()),
+        "wgpu" => Ok(adapters()),
         _ => Err(DeviceError::Unknown(name.to_owned())),
     })?
 }
 
-/// All devices of the runtime of this one, which need not be there. `Device::enumerate` asks every runtime of the build
-/// for one of these, and so fails where any of them does.
-#[cfg(any(feature = "cuda-plain", feature = "rocm-plain"))]
+/// All devices of the runtime and kind of this one, which need not be there. `Device::enumerate` asks every runtime of
+/// the build for those of one, and so fails where any of them does; where it is asked for one graphics API, it does not.
+#[cfg(any(feature = "cuda-plain", feature = "rocm-plain", feature = "wgpu-plain"))]
 fn like(device: &Device) -> Vec<Device> {
     use burn::backend::{CubeDevice, DispatchDevice};
     let DispatchDevice::Cube(cube) = device.as_dispatch() else { return vec![] };
     let ids = CubeDevice::enumerate(cube.to_id());
     ids.into_iter().map(|id| Device::new(CubeDevice::from_id(id))).collect()
+}
+
+/// The adapters on the graphics API that wgpu chooses by itself, kind by kind.
+#[cfg(feature = "wgpu-plain")]
+fn adapters() -> Vec<Device> {
+    use burn::backend::{CubeDevice, WgpuDevice, WgpuDeviceKind};
+    let kinds = [
+        WgpuDeviceKind::DiscreteGpu(0),
+        WgpuDeviceKind::IntegratedGpu(0),
+        WgpuDeviceKind::VirtualGpu(0),
+        WgpuDeviceKind::Cpu,
+        WgpuDeviceKind::Other(0),
+    ];
+    let of = |kind| like(&Device::new(CubeDevice::Wgpu(WgpuDevice::new(kind))));
+    kinds.into_iter().flat_map(of).collect()
 }
 
 #[cfg(not(feature = "gpu"))]
@@ -227,8 +242,8 @@ fn opened(
     device: Device,
     reason: &str,
 ) -> Result<ChosenDevice, DeviceError> {
-    let asked = guarded(name, || (device.identity(), abilities(&device)));
-    let (identity, abilities) = asked?;
+    let own = format!("{name}:{index}");
+    let (identity, abilities) = guarded(&own, || (device.identity(), abilities(&device)))?;
     // The name as its driver has it, by whose words the class is found; then what kernels are compiled for, which tells
     // parts of one name apart.
     let part = identity.map_or_else(
@@ -238,7 +253,7 @@ fn opened(
     Ok(ChosenDevice {
         device,
         backend: name.to_owned(),
-        description: format!("{name}:{index} {part}; {abilities}"),
+        description: format!("{own} {part}; {abilities}"),
         reason: reason.to_owned(),
     })
 }
@@ -288,7 +303,7 @@ mod tests {
             all.into_iter().map(|one| (one.name, text(one.found))).collect()
         };
         let open = |index: usize, what: &str| match what {
-            "broken" => (None, guarded("cuda", || panic!("it fell off the bus"))),
+            "broken" => (None, guarded(&format!("cuda:{index}"), || panic!("it fell off the bus"))),
             what => {
                 let description = format!("cuda:{index} {what}");
                 (Some("discrete"), Ok(ChosenDevice { description, ..cpu(String::new()) }))
@@ -297,7 +312,7 @@ mod tests {
         let found = texts(listed("cuda", Ok(vec!["H200", "broken", "H100"]), open));
         let expected = [
             ("cuda:0", "cuda:0 H200"),
-            ("cuda:1", "no `cuda` device was found: it fell off the bus"),
+            ("cuda:1", "no `cuda:1` device was found: it fell off the bus"),
             ("cuda:2", "cuda:2 H100"),
         ];
         assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));

@@ -107,7 +107,7 @@ impl Chain for Forecast {
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let series = crate::feed::series_key(config)?;
-        let base = Keys::new(config, series, &device.arithmetic_of(config)?);
+        let base = Keys::new(&online::read(config), series, &device.arithmetic_of(config)?);
         let forecast = table(config)?;
         let measured = (forecast.seeds, forecast.season);
         let shown = ForecastConfig { seeds: 1, season: None, ..forecast.clone() };
