@@ -20,10 +20,10 @@ pub(crate) fn cached<T: Serialize + DeserializeOwned>(
     key: &Key,
     measure: impl FnOnce() -> Result<T, PipelineError>,
 ) -> Result<T, PipelineError> {
-    cached_if(bucket, key, |_| true, measure)
+    cached_if(bucket, key, |_| true, measure).map(|(answer, _)| answer)
 }
 
-/// The same for an answer that may no longer hold: it is measured anew then.
+/// The same for an answer that may no longer hold: it is measured anew then. With whether it was there.
 ///
 /// # Errors
 /// As for [`cached`].
@@ -32,12 +32,12 @@ pub(crate) fn cached_if<T: Serialize + DeserializeOwned>(
     key: &Key,
     holds: impl FnOnce(&T) -> bool,
     measure: impl FnOnce() -> Result<T, PipelineError>,
-) -> Result<T, PipelineError> {
+) -> Result<(T, bool), PipelineError> {
     let path = bucket.join(format!("{key}.json"));
     let known = std::fs::read(&path).ok();
     let known: Option<T> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     if let Some(answer) = known.filter(holds) {
-        return Ok(answer);
+        return Ok((answer, true));
     }
     let answer = measure()?;
     std::fs::create_dir_all(bucket).map_err(at(bucket))?;
@@ -45,7 +45,7 @@ pub(crate) fn cached_if<T: Serialize + DeserializeOwned>(
     serde_json::to_writer_pretty(&file, &answer)
         .map_err(|error| at(&path)(std::io::Error::other(error)))?;
     file.persist(&path).map_err(|error| at(&path)(error.error))?;
-    Ok(answer)
+    Ok((answer, false))
 }
 
 #[cfg(test)]
@@ -60,5 +60,9 @@ mod tests {
         assert_eq!((ask(1), ask(2)), (1, 1));
         std::fs::write(bucket.join(format!("{key}.json")), "half an ans").unwrap();
         assert_eq!((ask(3), ask(4)), (3, 3));
+        let holds = |least: u64| {
+            cached_if(&bucket, &key, |known: &u64| *known >= least, || Ok(least)).unwrap()
+        };
+        assert_eq!([holds(2), holds(5), holds(5)], [(3, true), (5, false), (5, true)]);
     }
 }

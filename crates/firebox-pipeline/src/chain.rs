@@ -59,14 +59,19 @@ pub(crate) trait Chain: Sync {
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError>;
 
-    /// How many samples an epoch of the training set has, for whoever chooses a batch: no batch is to be larger. The data
-    /// are read for it. None where `loader.batch_size` sizes no batch.
+    /// How many windows, or texts, the training set has, for whoever chooses a batch: no batch is to be larger than all of
+    /// their samples. The data are read for it. None where `loader.batch_size` sizes no batch.
     ///
     /// # Errors
     ///
     /// Whatever keeps the data from being read, as in a run.
-    fn training_samples(&self, _run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+    fn training_windows(&self, _run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
         Ok(None)
+    }
+
+    /// Samples of each of them in an epoch: its original and its versions.
+    fn slots(&self, _config: &PipelineConfig) -> usize {
+        1
     }
 
     /// The setting that sizes its training batches, where that is not `loader.batch_size`.

@@ -53,9 +53,12 @@ impl Chain for Pretrain {
         })
     }
 
-    fn training_samples(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
-        let versions = effective(&run.config.augment).versions as usize;
-        Ok(Some(run.windows(&mut 0)?.parts.train.len() * (1 + versions)))
+    fn training_windows(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+        Ok(Some(run.windows(&mut 0)?.parts.train.len()))
+    }
+
+    fn slots(&self, config: &PipelineConfig) -> usize {
+        1 + effective(&config.augment).versions as usize
     }
 
     /// Every model that is pre-trained does.

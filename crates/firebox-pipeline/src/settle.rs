@@ -6,6 +6,7 @@
 //! measures nothing.
 
 use std::ffi::OsStr;
+use std::time::{Duration, Instant};
 
 use firebox_core::{MatmulPrecision, Precision};
 use firebox_eval::Reason;
@@ -31,11 +32,13 @@ const THREADS: &str = "RAYON_NUM_THREADS";
 const MOST_THREADS: usize = 4096;
 
 /// The settings with every value settled, and a reason for each that was. `samples` counts those of the training set,
-/// where the kind of pipeline can: it reads the data for that, and is asked only where a batch is to be chosen.
+/// where the kind of pipeline can: it reads the data for that, and is asked only where a batch is to be chosen. `told` hears
+/// what was chosen where `auto` was written, whether that was known before, and how long it took.
 pub(crate) fn settle(
     config: &PipelineConfig,
     device: &ChosenDevice,
     samples: impl FnOnce() -> Result<Option<usize>, PipelineError>,
+    told: impl Fn(&Reason, bool, Duration),
 ) -> Result<(PipelineConfig, Vec<Reason>), PipelineError> {
     let mut config = config.clone();
     let reason =
@@ -43,31 +46,38 @@ pub(crate) fn settle(
     refuse_capture(&config)?;
     check_recompute(&config)?;
     let mut reasons = vec![];
-    // First: models are measured with the channels that the data have, once these were read.
-    let samples = if config.loader.batch_size == 0 {
-        batch_size::check_sized(&config)?;
-        samples()?
-    } else {
-        None
-    };
-    let abilities = Abilities::of(device)?;
-    let policy = match resolve(config.run.rule(), config.run.matmul, &abilities)? {
-        Resolution::Settled(policy) => policy,
+    let sized = config.loader.batch_size != 0;
+    if !sized {
+        batch_size::check_sized(&config, device)?;
+    }
+    let resolution = resolve(config.run.rule(), config.run.matmul, &Abilities::of(device)?)?;
+    let tuned = autotune(&config, device)?;
+    // After all that is refused without data, and before models are measured: with the channels that the data have, once
+    // these were read.
+    let samples = if sized { None } else { samples()? };
+    let started = Instant::now();
+    let (policy, reused) = match resolution {
+        Resolution::Settled(policy) => (policy, false),
         Resolution::Measure(candidates) => measure(&config, candidates, device)?,
     };
+    let precision = reason("run.precision", policy.precision.to_string(), policy.reason);
+    if config.run.auto {
+        told(&precision, reused, started.elapsed());
+    }
     config.run.precision = policy.precision;
     config.run.auto = false;
     // What else it can ask for is a precision. A processor's products are exact in any case; the model that it trains
     // is to be multiplied so on other devices, too.
     config.run.matmul = config.run.matmul.filter(|matmul| *matmul == MatmulPrecision::Highest);
-    reasons.push(reason("run.precision", policy.precision.to_string(), policy.reason));
-    if let Some(said) = autotune(&config, device)? {
-        reasons.push(said);
-    }
-    if config.loader.batch_size == 0 {
-        let chosen = batch_size::choose_cached(&config, samples, device)?;
+    reasons.push(precision);
+    reasons.extend(tuned);
+    if !sized {
+        let started = Instant::now();
+        let (chosen, reused) = batch_size::choose_cached(&config, samples, device)?;
         config.loader.batch_size = chosen.size;
-        reasons.push(reason("loader.batch_size", chosen.size.to_string(), chosen.reason));
+        let chosen = reason("loader.batch_size", chosen.size.to_string(), chosen.reason);
+        told(&chosen, reused, started.elapsed());
+        reasons.push(chosen);
         let rate = config.train.learning_rate();
         let why = "not adjusted to the batch: it is as written, or R1's for a batch of 512";
         reasons.push(reason("learning rate", rate.to_string(), why.to_owned()));
@@ -142,12 +152,12 @@ pub(crate) fn as_before(
     now
 }
 
-/// `run.precision = "auto"`.
+/// `run.precision = "auto"`: what is chosen, and whether it was before.
 fn measure(
     config: &PipelineConfig,
     mut candidates: Vec<Precision>,
     device: &ChosenDevice,
-) -> Result<Policy, PipelineError> {
+) -> Result<(Policy, bool), PipelineError> {
     // A type that the settings forbid is not chosen.
     if config.train.loss_scale == LossScale::Off && !config.train.allow_unscaled_f16 {
         candidates.retain(|precision| *precision != Precision::F16);
@@ -171,8 +181,8 @@ fn measure(
         };
         Ok((what, time))
     };
-    let choice = choose_cached(&config.run.cache, &model, &candidates, device, begin)?;
-    Ok(Policy { precision: choice.precision, reason: choice.reason })
+    let (choice, reused) = choose_cached(&config.run.cache, &model, &candidates, device, begin)?;
+    Ok((Policy { precision: choice.precision, reason: choice.reason }, reused))
 }
 
 /// All that decides what a step of this model takes.
@@ -307,7 +317,7 @@ mod tests {
         config: &PipelineConfig,
         backend: &str,
     ) -> Result<(PipelineConfig, Vec<Reason>), PipelineError> {
-        settle(config, &ChosenDevice::named(backend), || Ok(None))
+        settle(config, &ChosenDevice::named(backend), || Ok(None), |_, _, _| {})
     }
 
     fn small() -> PipelineConfig {
@@ -342,7 +352,11 @@ mod tests {
         );
         assert!(only.reason.contains("measured"), "{}", only.reason);
         // Kept in the cache: the same answer, to the last digit.
-        assert_eq!(settled(&config, "cpu").unwrap().1, reasons);
+        let told = std::cell::RefCell::new(vec![]);
+        let tell = |reason: &Reason, reused, _| told.borrow_mut().push((reason.clone(), reused));
+        let again = settle(&config, &ChosenDevice::named("cpu"), || Ok(None), tell).unwrap();
+        assert_eq!(again.1, reasons);
+        assert_eq!(told.into_inner(), [(only.clone(), true)]);
     }
 
     /// Each kind of pipeline with models that a step of takes milliseconds.
@@ -468,8 +482,19 @@ mod tests {
         assert_eq!((found.run.precision, found.run.matmul), (Precision::Bf16, None));
         let text = said(&|config| config.run.precision = Precision::Tf32, "cpu");
         assert!(text.contains("no processor has TF32"), "{text}");
+    }
+
+    #[test]
+    fn what_needs_no_data_is_refused_before_any_is_read() {
+        let refused = |change: &dyn Fn(&mut PipelineConfig)| {
+            let mut config = small();
+            config.loader.batch_size = 0;
+            change(&mut config);
+            let read = || panic!("data were read");
+            settle(&config, &ChosenDevice::named("cpu"), read, |_, _, _| {}).unwrap_err()
+        };
         // Nobody counts memory in a test.
-        let text = said(&|config| config.loader.batch_size = 0, "cpu");
+        let text = refused(&|_| ()).to_string();
         assert!(text.contains("set loader.batch_size to a number"), "{text}");
     }
 

@@ -29,44 +29,41 @@ use crate::precision::device_class;
 use crate::settle::model_text;
 
 pub(crate) use search::Chosen;
-use search::{SIZES, STEPS, Taken, choose, expected, is_of_device, mib};
+use search::{Found, SIZES, STEPS, Taken, choose, expected, is_of_device, mib, most};
 
 /// Bucket of the cache.
 const BUCKET: &str = "batch-v2";
 
-/// Refuses a batch that is measured where `loader.batch_size` sizes none.
+/// Refuses a batch that is measured where `loader.batch_size` sizes none, or nobody counts memory.
 ///
 /// # Errors
 /// That setting.
-pub(crate) fn check_sized(config: &PipelineConfig) -> Result<(), PipelineError> {
+pub(crate) fn check_sized(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+) -> Result<(), PipelineError> {
     match config.pipeline.chain().own_batches(config) {
         Some(own) => Err(PipelineError::Setting(format!(
             "`loader.batch_size` is auto, and it sizes no training batch of this pipeline: {own} does\n  \
              leave loader.batch_size out"
         ))),
-        None => Ok(()),
+        None => counted(device).map(|_| ()),
     }
 }
 
-/// [`choose`], or what was found before for this model, precision and device. `samples` are those of the training set,
-/// where they were counted.
+/// [`choose`], or what was found before for this model, precision and device, and whether it was. `samples` are those of
+/// the training set, where they were counted.
 pub(crate) fn choose_cached(
     config: &PipelineConfig,
     samples: Option<usize>,
     device: &ChosenDevice,
-) -> Result<Chosen, PipelineError> {
+) -> Result<(Chosen, bool), PipelineError> {
     let class = device_class(&device.description);
     give_back(device);
-    let Some(room) = free(device) else {
-        return Err(PipelineError::Setting(format!(
-            "`loader.batch_size` is auto, and this device or program reports no memory to measure it by\n  \
-             set loader.batch_size to a number, such as {}: the guess for the class `{}`",
-            class.batch_size, class.name
-        )));
-    };
-    // Beyond the largest size they decide nothing.
-    let most = samples.map_or(SIZES[1], |samples| samples.min(SIZES[1]));
-    let key = Key::builder("batch", 4)
+    let room = counted(device)?;
+    let samples = samples.unwrap_or(usize::MAX);
+    let most = most(samples);
+    let key = Key::builder("batch", 5)
         .field("most", (most as u64).to_le_bytes())
         .field("class", class.name.as_str())
         .field("guess", (class.batch_size as u64).to_le_bytes())
@@ -76,13 +73,31 @@ pub(crate) fn choose_cached(
         .field("precision", config.run.precision.to_string())
         .field("model", model_text(config, 0))
         .finish();
-    let fits = |chosen: &Chosen| chosen.bytes <= room;
-    cached_if(&config.run.cache.join(BUCKET), &key, fits, || {
-        // The first steps of a GPU also make what all later ones use.
-        if device.backend != "cpu" {
-            take(config, SIZES[0], device)?;
-        }
-        choose(room, samples, (&class.name, class.batch_size), |size| take(config, size, device))
+    let fits = |found: &Found| found.bytes <= room;
+    let (found, reused) = cached_if(&config.run.cache.join(BUCKET), &key, fits, || {
+        begin(config, device)?;
+        choose(room, most, (&class.name, class.batch_size), |size| take(config, size, device))
+    })?;
+    Ok((found.within(samples), reused))
+}
+
+/// The first steps of a GPU also make what all later ones use: they are taken, and not counted.
+fn begin(config: &PipelineConfig, device: &ChosenDevice) -> Result<(), PipelineError> {
+    match device.backend.as_str() {
+        "cpu" => Ok(()),
+        _ => take(config, SIZES[0], device).map(|_| ()),
+    }
+}
+
+/// [Free](free) bytes.
+fn counted(device: &ChosenDevice) -> Result<u64, PipelineError> {
+    free(device).ok_or_else(|| {
+        let class = device_class(&device.description);
+        PipelineError::Setting(format!(
+            "`loader.batch_size` is auto, and this device or program reports no memory to measure it by\n  \
+             set loader.batch_size to a number, such as {}: the guess for the class `{}`",
+            class.batch_size, class.name
+        ))
     })
 }
 
@@ -114,20 +129,31 @@ pub(crate) fn recompute_trade(
         kept.run.recompute = false;
         // Who lets layers be computed again may have no memory to keep them.
         let size = fitting(&kept, config.loader.batch_size, device)?;
-        // What drifts meanwhile falls on both alike.
-        let before = match take(&kept, size, device) {
-            Err(PipelineError::Train(error)) if is_of_device(&error) => None,
-            taken => Some(taken?),
-        };
-        let again = [take(config, size, device)?, take(config, size, device)?];
-        let said = match before {
-            Some(before) => trade([before, take(&kept, size, device)?], again),
-            None => trade_alone(again),
-        };
+        begin(config, device)?;
+        let said = traded(|recompute| take(if recompute { config } else { &kept }, size, device))?;
         Ok(match size == config.loader.batch_size {
             true => said,
             false => format!("{said}, in batches of {size}: larger ones may not fit without it"),
         })
+    })
+}
+
+/// What steps say that compute layers again, or do not, as is asked of `take`.
+fn traded(
+    mut take: impl FnMut(bool) -> Result<Taken, PipelineError>,
+) -> Result<String, PipelineError> {
+    // The device may have no memory to keep layers, the second time, too: others may use it.
+    let kept = |taken| match taken {
+        Err(PipelineError::Train(error)) if is_of_device(&error) => Ok(None),
+        taken => taken.map(Some),
+    };
+    // What drifts meanwhile falls on both alike.
+    let before = kept(take(false))?;
+    let again = [take(true)?, take(true)?];
+    let after = if before.is_some() { kept(take(false))? } else { None };
+    Ok(match before.zip(after) {
+        Some((before, after)) => trade([before, after], again),
+        None => trade_alone(again),
     })
 }
 
@@ -286,6 +312,8 @@ pub(crate) fn field(path: &Path, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use firebox_train::TrainError;
+
     use super::search::tests::{MIB, model};
     use super::*;
 
@@ -294,9 +322,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let key = Key::builder("test", 1).finish();
         let ask = |room: u64| {
-            let fits = |chosen: &Chosen| chosen.bytes <= room;
-            let measure = || choose(room, None, ("a class", 128), model(1 << 20));
-            cached_if(folder.path(), &key, fits, measure).unwrap().size
+            let fits = |found: &Found| found.bytes <= room;
+            let measure = || choose(room, SIZES[1], ("a class", 128), model(1 << 20));
+            cached_if(folder.path(), &key, fits, measure).unwrap().0.within(usize::MAX).size
         };
         // More room than when it was chosen, a little less, and less than it takes.
         assert_eq!([200, 4000, 140, 100].map(|mib| ask(mib * MIB)), [128, 128, 128, 64]);
@@ -337,6 +365,27 @@ mod tests {
         );
         let said = trade_alone(both(12.0, 14.0, 100 * MIB));
         assert!(said.contains("measured: 100 MiB, 13.0 ± 1.0 ms a step; without it"), "{said}");
+    }
+
+    #[test]
+    fn a_device_without_memory_to_keep_layers_ends_no_run() {
+        let said = |refused: usize| {
+            let mut asked = vec![];
+            let said = traded(|recompute| {
+                asked.push(recompute);
+                match asked.len() == refused {
+                    true => Err(TrainError::Device("out of memory".to_owned()).into()),
+                    false => Ok(Taken { size: 4, milliseconds: 10.0, bytes: MIB }),
+                }
+            });
+            (said.ok().map(|said| said.contains("does not hold a step")), asked)
+        };
+        let all = vec![false, true, true, false];
+        assert_eq!(said(0), (Some(false), all.clone()));
+        assert_eq!(said(1), (Some(true), all[..3].to_vec()));
+        assert_eq!(said(4), (Some(true), all.clone()));
+        // Without those that compute again there is nothing to tell.
+        assert_eq!(said(3), (None, all[..3].to_vec()));
     }
 
     #[test]

@@ -20,14 +20,45 @@ pub(super) const STEPS: u64 = 3;
 const LONGEST: f64 = 3000.0;
 
 /// The size that was chosen.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chosen {
     /// Windows of a batch.
     pub(crate) size: usize,
-    /// Bytes that its steps took.
-    pub(super) bytes: u64,
     /// Why, in one line.
     pub(crate) reason: String,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Found {
+    /// Windows of a batch.
+    size: usize,
+    /// Bytes that its steps took.
+    pub(super) bytes: u64,
+    /// What was measured of it.
+    measured: String,
+    /// Why it is not twice as many; none if the training set has no more.
+    ended: Option<String>,
+    /// What is said of the guess.
+    guess: String,
+}
+
+impl Found {
+    /// The same for a training set of so many samples, by which [`most`] bounded the search.
+    pub(super) fn within(self, samples: usize) -> Chosen {
+        let Self { size, measured, guess, .. } = self;
+        let ended = self.ended.unwrap_or_else(|| {
+            format!("{} is more than the {samples} samples of the training set", 2 * size)
+        });
+        // Of fewer samples than the smallest size has, all are one batch.
+        let reason = format!("{measured}; {ended}{guess}");
+        Chosen { size: size.min(samples.max(1)), reason }
+    }
+}
+
+/// The largest size that is tried for a training set of so many samples.
+pub(super) fn most(samples: usize) -> usize {
+    1 << samples.clamp(SIZES[0], SIZES[1]).ilog2()
 }
 
 /// What steps of a size took.
@@ -70,8 +101,8 @@ pub(super) fn expected(smaller: Taken, larger: Taken, size: usize) -> u64 {
 struct Search<F> {
     /// Free bytes.
     room: u64,
-    /// Windows of the training set, beyond which no size is tried, where they were counted.
-    samples: Option<usize>,
+    /// The largest size that is tried.
+    most: usize,
     /// In the order of their sizes.
     all: Vec<Taken>,
     /// The smallest size that the device refused, and what it said.
@@ -94,12 +125,6 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
     /// Bytes that may be taken.
     fn usable(&self) -> u64 {
         (self.room as f64 * (1.0 - HEADROOM)) as u64
-    }
-
-    /// Whether a size is more than there is to train on.
-    fn exceeds(&self, size: usize) -> Option<String> {
-        let samples = self.samples.filter(|samples| size > *samples)?;
-        Some(format!("{size} is more than the {samples} samples of the training set"))
     }
 
     /// The same of a size that can perhaps not be had, or why it cannot.
@@ -132,7 +157,7 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
     /// smallest sizes took were its windows' own.
     fn begin(&mut self, guess: usize) -> Result<usize, PipelineError> {
         let smallest = self.at(SIZES[0])?;
-        if 2 * smallest.bytes > self.usable() || self.exceeds(2 * SIZES[0]).is_some() {
+        if 2 * smallest.bytes > self.usable() || 2 * SIZES[0] > self.most {
             return Ok(smallest.size);
         }
         let Ok(known) = self.tried(2 * SIZES[0])? else { return Ok(smallest.size) };
@@ -140,8 +165,7 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
             // Pages of a device that were there before say nothing of larger ones.
             return Ok(known.size);
         }
-        let most = self.samples.map_or(SIZES[1], |samples| samples.clamp(SIZES[0], SIZES[1]));
-        let mut size = 1_usize << guess.clamp(SIZES[0], most).ilog2();
+        let mut size = 1_usize << guess.clamp(SIZES[0], self.most).ilog2();
         let heavy = |size: usize| {
             let times = size as f64 / known.size as f64;
             let milliseconds = known.milliseconds * times * (STEPS + 1) as f64;
@@ -177,15 +201,15 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
     }
 
     /// The largest size from this one up that fits, by what smaller ones took and by itself, and is faster than its half,
-    /// with the reason against its double.
-    fn up(&mut self, mut best: Taken) -> Result<(Taken, String), PipelineError> {
+    /// with the reason against its double, if it is another than the training set's end.
+    fn up(&mut self, mut best: Taken) -> Result<(Taken, Option<String>), PipelineError> {
         loop {
             if best.size >= SIZES[1] {
-                return Ok((best, format!("{} is the largest that is tried", best.size)));
+                return Ok((best, Some(format!("{} is the largest that is tried", best.size))));
             }
             let size = 2 * best.size;
-            if let Some(said) = self.exceeds(size) {
-                return Ok((best, said));
+            if size > self.most {
+                return Ok((best, None));
             }
             let bytes = match self.all[..] {
                 [.., smaller, larger] if larger.size == best.size => {
@@ -200,14 +224,14 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
                     mib(self.room),
                     100.0 * HEADROOM
                 );
-                return Ok((best, said));
+                return Ok((best, Some(said)));
             }
             let taken = match self.tried(size)? {
                 Ok(taken) => taken,
-                Err(said) => return Ok((best, said)),
+                Err(said) => return Ok((best, Some(said))),
             };
             if size > SMALL && !taken.gains(best) {
-                return Ok((best, taken.against(best)));
+                return Ok((best, Some(taken.against(best))));
             }
             best = taken;
         }
@@ -226,15 +250,15 @@ pub(super) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Chooses a size for `room` bytes by what `take` measures, from the guess for a class on; none beyond the samples of the
-/// training set, where they were counted.
+/// Chooses a size for `room` bytes by what `take` measures, from the guess for a class on; none beyond the [`most`] of a
+/// training set.
 pub(super) fn choose(
     room: u64,
-    samples: Option<usize>,
+    most: usize,
     (class, guessed): (&str, usize),
     take: impl FnMut(usize) -> Result<Taken, PipelineError>,
-) -> Result<Chosen, PipelineError> {
-    let mut search = Search { room, samples, all: vec![], refused: None, take };
+) -> Result<Found, PipelineError> {
+    let mut search = Search { room, most, all: vec![], refused: None, take };
     let first = search.at(SIZES[0])?;
     if first.bytes > search.usable() {
         let said = search.too_large(first);
@@ -247,22 +271,17 @@ pub(super) fn choose(
     }
     let begun = search.begin(guessed)?;
     let (best, ended) = match search.down(begun)? {
-        (best, Some(ended)) => (best, ended),
         (best, None) => search.up(best)?,
+        down => down,
     };
-    // Of fewer samples than the smallest size has, all are one batch.
-    let size = samples.map_or(best.size, |samples| best.size.min(samples.max(1)));
-    let reason = format!(
-        "measured: {:.0} windows a second in {:.0} MiB; {ended}{}",
-        best.rate(),
-        mib(best.bytes),
-        if guessed == best.size {
-            String::new()
-        } else {
-            format!("; the guess for the class `{class}` was {guessed}")
-        }
-    );
-    Ok(Chosen { size, bytes: best.bytes, reason })
+    let Taken { size, bytes, .. } = best;
+    let measured =
+        format!("measured: {:.0} windows a second in {:.0} MiB", best.rate(), mib(bytes));
+    let guess = match guessed == size {
+        true => String::new(),
+        false => format!("; the guess for the class `{class}` was {guessed}"),
+    };
+    Ok(Found { size, bytes, measured, ended, guess })
 }
 
 #[cfg(test)]
@@ -281,9 +300,20 @@ pub(super) mod tests {
         }
     }
 
+    /// [`choose`] for so many samples, or for more than are ever tried.
+    fn chosen(
+        room: u64,
+        samples: Option<usize>,
+        guess: (&str, usize),
+        take: impl FnMut(usize) -> Result<Taken, PipelineError>,
+    ) -> Result<Chosen, PipelineError> {
+        let samples = samples.unwrap_or(usize::MAX);
+        choose(room, most(samples), guess, take).map(|found| found.within(samples))
+    }
+
     #[test]
     fn a_batch_grows_while_it_gains() {
-        let chosen = choose(1 << 40, None, ("a class", 512), model(256)).unwrap();
+        let chosen = chosen(1 << 40, None, ("a class", 512), model(256)).unwrap();
         assert_eq!(chosen.size, 256);
         assert!(chosen.reason.contains("512 brings +0 %"), "{}", chosen.reason);
         assert!(chosen.reason.ends_with("the guess for the class `a class` was 512"));
@@ -294,7 +324,7 @@ pub(super) mod tests {
         let of = |samples: usize, guess: usize| {
             let mut tried = vec![];
             let mut take = model(1 << 20);
-            let chosen = choose(1 << 40, Some(samples), ("a class", guess), |size| {
+            let chosen = chosen(1 << 40, Some(samples), ("a class", guess), |size| {
                 tried.push(size);
                 take(size)
             });
@@ -316,13 +346,17 @@ pub(super) mod tests {
             assert!(tried.iter().all(|size| *size <= samples.max(4)), "{samples}: {tried:?}");
         }
         assert_eq!(of(1 << 20, 512).0, SIZES[1]);
+        // What is found for some is found for all that allow the same sizes.
+        let found = |samples| choose(1 << 40, most(samples), ("a class", 512), model(1 << 20));
+        assert_eq!(found(300).unwrap(), found(511).unwrap());
+        assert_ne!(found(300).unwrap(), found(512).unwrap());
     }
 
     #[test]
     fn a_batch_that_would_not_fit_is_not_tried() {
         let mut tried = vec![];
         let mut take = model(1 << 20);
-        let chosen = choose(200 * MIB, None, ("a class", 128), |size| {
+        let chosen = chosen(200 * MIB, None, ("a class", 128), |size| {
             tried.push(size);
             take(size)
         })
@@ -341,7 +375,7 @@ pub(super) mod tests {
     fn a_batch_that_took_no_more_than_the_one_before_says_what_the_next_may_take() {
         // Pools grow by pages.
         let mut tried = vec![];
-        let chosen = choose(150 * MIB, None, ("a class", 32), |size| {
+        let chosen = chosen(150 * MIB, None, ("a class", 32), |size| {
             tried.push(size);
             let mib = match size {
                 4 => 60,
@@ -359,7 +393,7 @@ pub(super) mod tests {
         let tried = |room: u64| {
             let mut tried = vec![];
             let mut take = model(1 << 20);
-            let chosen = choose(room, None, ("a class", 32), |size| {
+            let chosen = chosen(room, None, ("a class", 32), |size| {
                 tried.push(size);
                 take(size)
             });
@@ -382,7 +416,7 @@ pub(super) mod tests {
         mut take: impl FnMut(usize) -> Taken,
     ) -> (Vec<usize>, Chosen) {
         let mut tried = vec![];
-        let chosen = choose(room, None, ("a class", guess), |size| {
+        let chosen = chosen(room, None, ("a class", guess), |size| {
             tried.push(size);
             Ok(take(size))
         });
@@ -448,7 +482,7 @@ pub(super) mod tests {
     fn a_size_that_is_refused_its_memory_is_gone_down_from() {
         let tried = |guess: usize, refused_from: usize, each: u64| {
             let mut tried = vec![];
-            let chosen = choose(1 << 40, None, ("a class", guess), |size| {
+            let chosen = chosen(1 << 40, None, ("a class", guess), |size| {
                 tried.push(size);
                 if size >= refused_from {
                     let error = TrainError::Device("out of memory".to_owned());

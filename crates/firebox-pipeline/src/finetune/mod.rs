@@ -140,6 +140,18 @@ impl Chain for Finetune {
         })
     }
 
+    /// Those of the pre-training where there is one.
+    fn training_windows(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+        match settings(run.config).encoder {
+            None => Pretrain.training_windows(run),
+            Some(_) => Ok(None),
+        }
+    }
+
+    fn slots(&self, config: &PipelineConfig) -> usize {
+        Pretrain.slots(config)
+    }
+
     fn own_batches(&self, config: &PipelineConfig) -> Option<&'static str> {
         settings(config).encoder.is_some().then_some("finetune.batch_size")
     }

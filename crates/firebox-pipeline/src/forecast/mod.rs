@@ -161,9 +161,13 @@ impl Chain for Forecast {
         probe.run(model, &objective, [length, channels], device)
     }
 
-    fn training_samples(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+    fn training_windows(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
         let sequences = run.sequences(table(run.config)?, &mut 0)?;
         Ok(Some(sequences.train().len()))
+    }
+
+    fn slots(&self, config: &PipelineConfig) -> usize {
+        online::slots(&config.augment)
     }
 
     fn recomputes(&self, _: &PipelineConfig) -> bool {

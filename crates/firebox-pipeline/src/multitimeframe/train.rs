@@ -351,7 +351,7 @@ pub(super) fn predictions(
     let fits = |all: &Vec<u32>| {
         all.len() == windows.len() && all.iter().all(|class| (*class as usize) < classes)
     };
-    cached_if(folder, key, fits, predict)
+    cached_if(folder, key, fits, predict).map(|(classes, _)| classes)
 }
 
 /// The class of the highest score of each window, the first of equal ones.

@@ -7,7 +7,7 @@ use firebox_core::{Key, Precision};
 use serde::{Deserialize, Serialize};
 
 use super::{Abilities, device_class};
-use crate::cached::cached;
+use crate::cached::cached_if;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -147,7 +147,7 @@ fn decide(
     Choice { precision, reason, timings }
 }
 
-/// [`choose`], or what an earlier run of the same model on the same device found.
+/// [`choose`], or what an earlier run of the same model on the same device found, and whether one did.
 ///
 /// # Errors
 /// As [`choose`], and if the folder of the cache cannot be written.
@@ -157,7 +157,7 @@ pub(crate) fn choose_cached<T>(
     candidates: &[Precision],
     device: &ChosenDevice,
     begin: impl FnOnce() -> Result<(String, T), PipelineError>,
-) -> Result<Choice, PipelineError>
+) -> Result<(Choice, bool), PipelineError>
 where
     T: FnMut(Precision) -> Result<Vec<f64>, PipelineError>,
 {
@@ -170,10 +170,11 @@ where
         .field("candidates", names.join(" "))
         .field("model", model)
         .finish();
-    cached(&cache.join(BUCKET), &key, || {
+    let measure = || {
         let (what, time) = begin()?;
         choose(candidates, device, &what, time)
-    })
+    };
+    cached_if(&cache.join(BUCKET), &key, |_| true, measure)
 }
 
 #[cfg(test)]
@@ -252,7 +253,7 @@ mod tests {
                 steps([2.0, 1.0])(precision)
             };
             let begin = || Ok(("it".to_owned(), time));
-            choose_cached(cache.path(), model, &BOTH, &device(), begin).unwrap()
+            choose_cached(cache.path(), model, &BOTH, &device(), begin).unwrap().0
         };
         let first = ask("a");
         assert_eq!(ask("a"), first);

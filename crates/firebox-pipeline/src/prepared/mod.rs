@@ -8,12 +8,13 @@ mod validate;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
-use firebox_core::{Event, Listener, MatmulPrecision, Requests, Silent};
+use firebox_core::{Event, Key, Listener, MatmulPrecision, Requests, Silent};
 use firebox_eval::Reason;
 use firebox_monitor::ProfileConfig;
 
+use crate::cached::cached_if;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::fetch_first;
@@ -33,6 +34,9 @@ pub(crate) use difference::first_difference;
 pub use find::find_run;
 pub(crate) use paths::absolute_choices;
 pub(crate) use validate::check;
+
+/// Bucket of the cache with counts of training windows.
+const COUNTS: &str = "counts-v1";
 
 /// Where a pipeline comes from.
 #[derive(Clone, Debug)]
@@ -125,36 +129,36 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// When the device cannot do what was asked for, or a measurement fails.
-    pub(crate) fn settled(&self, device: &ChosenDevice) -> Result<Self, PipelineError> {
-        self.settled_until(device, &Arc::default(), &Silent)
+    /// When the device cannot do what was asked for, or a measurement fails. [`PipelineError::Interrupted`] if `stop` ended
+    /// the reading of data for one.
+    pub(crate) fn settled(
+        &self,
+        device: &ChosenDevice,
+        stop: &Arc<AtomicBool>,
+        shared: &Shared,
+    ) -> Result<Self, PipelineError> {
+        self.settled_until(device, stop, shared, &Silent)
     }
 
-    /// The same. The listener is told of what was chosen where `auto` was written, and why; `stop` ends the reading of
-    /// data for it.
+    /// The same. The listener is told of what was chosen where `auto` was written, and why.
     fn settled_until(
         &self,
         device: &ChosenDevice,
         stop: &Arc<AtomicBool>,
+        shared: &Shared,
         listener: &dyn Listener,
     ) -> Result<Self, PipelineError> {
-        let started = Instant::now();
-        let count = || self.training_samples(device, stop, listener);
-        let (config, mut settled) = settle(&self.config, device, count)?;
-        let auto = [
-            ("run.precision", self.config.run.auto),
-            ("loader.batch_size", self.config.loader.batch_size == 0),
-        ];
-        let chosen = |reason: &&Reason| auto.iter().any(|(key, auto)| *auto && reason.key == *key);
-        for Reason { key, value, reason } in settled.iter().filter(chosen) {
+        let count = || self.training_samples(device, stop, shared, listener);
+        let told = |Reason { key, value, reason }: &Reason, reused: bool, took: Duration| {
             listener.on(&Event::StageFinished {
                 stage: "settle".to_owned(),
                 key: None,
-                reused: false,
-                seconds: started.elapsed().as_secs_f64(),
+                reused,
+                seconds: took.as_secs_f64(),
                 detail: format!("{key} = {value}: {reason}"),
             });
-        }
+        };
+        let (config, mut settled) = settle(&self.config, device, count, told)?;
         let before = self.resumed.as_ref().map(|run| run.join(folder::PIPELINE));
         if let Some(before) = before.and_then(|path| std::fs::read_to_string(path).ok()) {
             settled = as_before(&before, &config, settled);
@@ -162,11 +166,35 @@ impl Prepared {
         Ok(Self { config, settled, ..self.clone() })
     }
 
-    /// How many samples an epoch of the training set has, where its kind can tell; the data are read for it.
+    /// How many samples an epoch of the training set has, where its kind can tell. The data are read for it if their
+    /// windows were not counted before.
     fn training_samples(
         &self,
         device: &ChosenDevice,
         stop: &Arc<AtomicBool>,
+        shared: &Shared,
+        listener: &dyn Listener,
+    ) -> Result<Option<usize>, PipelineError> {
+        let (config, keys) = (&self.config, self.keys(device)?);
+        let chain = config.pipeline.chain();
+        let key = Key::builder("count", 1).upstream("windows", keys.windows).finish();
+        // What is measured next has the channels of the series, so these have to be there, too. Texts have none.
+        let there = |_: &Option<usize>| {
+            let checks = || firebox_data::stored_checks(&config.run.cache, keys.series);
+            config.text.is_some() || checks().is_some()
+        };
+        let count = || self.training_windows(device, &keys, stop, shared, listener);
+        let (windows, _) = cached_if(&config.run.cache.join(COUNTS), &key, there, count)?;
+        Ok(windows.map(|windows| windows * chain.slots(config)))
+    }
+
+    /// How many windows the training set has, from the data.
+    fn training_windows(
+        &self,
+        device: &ChosenDevice,
+        keys: &Keys,
+        stop: &Arc<AtomicBool>,
+        shared: &Shared,
         listener: &dyn Listener,
     ) -> Result<Option<usize>, PipelineError> {
         // The stages of the run itself tell of all else.
@@ -178,14 +206,14 @@ impl Prepared {
         let run = Run {
             config: &self.config,
             device,
-            keys: &self.keys(device)?,
+            keys,
             listener: &progress,
             stop,
             requests: &Requests::new(),
-            shared: &Shared::default(),
+            shared,
             wanted: &WantedScores::NONE,
         };
-        match self.config.pipeline.chain().training_samples(&run) {
+        match self.config.pipeline.chain().training_windows(&run) {
             // There is no run yet that could go on.
             Err(_) if stop.load(Ordering::SeqCst) => Err(PipelineError::Interrupted),
             counted => counted,
@@ -233,7 +261,7 @@ impl Prepared {
     ) -> Result<Plan, PipelineError> {
         self.check_model(device)?;
         fetch_first(&self.config, &AtomicBool::new(false), listener)?;
-        let settled = self.settled_until(device, &Arc::default(), listener)?;
+        let settled = self.settled_until(device, &Arc::default(), &Shared::default(), listener)?;
         let keys = settled.keys(device)?;
         Ok(Plan::new(&settled.config, &keys, &settled.run_path(&keys)))
     }
@@ -255,7 +283,7 @@ impl Prepared {
     ) -> Result<Finished, PipelineError> {
         self.check_model(device)?;
         fetch_first(&self.config, stop, listener)?;
-        let settled = self.settled_until(device, stop, listener)?;
+        let settled = self.settled_until(device, stop, &Shared::default(), listener)?;
         let keys = settled.keys(device)?;
         let path = settled.run_path(&keys);
         if let Some(resumed) = &self.resumed
@@ -341,6 +369,37 @@ mod tests {
         config.train.layer_decay = Some(firebox_train::LayerDecay { factor: 0.5, layers });
         let said = plan(&config);
         assert!(said.contains("`train.layer_decay.layers` names `gru.*`"), "{said}");
+    }
+
+    #[test]
+    fn windows_are_counted_once_and_their_versions_each_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("bars.csv");
+        let bar = |step: u32| {
+            let price = 100.0 + f64::from(step).sin();
+            format!("{price},{},{},{}\n", price + 1.0, price - 1.0, price + 0.5)
+        };
+        let bars: String = (0..300).map(bar).collect();
+        std::fs::write(&data, format!("open,high,low,close\n{bars}")).unwrap();
+        let mut config = PipelineConfig::default();
+        config.data.path = firebox_data::Paths(vec![data]);
+        config.run.cache = folder.path().join("cache");
+        (config.window.length, config.window.stride) = (10, 1);
+        let count = |config: &PipelineConfig, stopped: bool| {
+            let (device, stop) = (ChosenDevice::named("cpu"), Arc::new(AtomicBool::new(stopped)));
+            let prepared = Prepared::of("test", config.clone());
+            prepared.training_samples(&device, &stop, &Shared::default(), &Silent)
+        };
+        // Nothing is read once it is to stop.
+        assert!(matches!(count(&config, true), Err(PipelineError::Interrupted)));
+        let first = count(&config, false).unwrap().unwrap();
+        assert!(first > 0 && first.is_multiple_of(5), "{first}");
+        assert_eq!(count(&config, true).unwrap(), Some(first));
+        config.augment.versions = 1;
+        assert_eq!(count(&config, true).unwrap(), Some(first / 5 * 2));
+        // The channels are not known any more.
+        std::fs::remove_dir_all(config.run.cache.join(firebox_cache::SERIES)).unwrap();
+        assert!(matches!(count(&config, true), Err(PipelineError::Interrupted)));
     }
 
     #[test]

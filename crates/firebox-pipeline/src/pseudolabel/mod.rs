@@ -101,8 +101,12 @@ impl Chain for Pseudolabel {
         probe.run_labelled(model, &objective, shape, clusters, device)
     }
 
-    fn training_samples(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+    fn training_windows(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
         Ok(Some(run.windows(&mut 0)?.parts.train.len()))
+    }
+
+    fn slots(&self, config: &PipelineConfig) -> usize {
+        online::slots(&config.augment)
     }
 
     /// The layers of its LSTM do; convolutions keep what they compute.

@@ -187,7 +187,7 @@ impl Search {
             return Ok(());
         }
         fetch_first(best.prepared.config(), &self.stop, listener)?;
-        let (keys, run) = best.prepared.settled(device)?.place(device)?;
+        let (keys, run) = best.prepared.settled(device, &self.stop, &self.shared)?.place(device)?;
         let is_gone = || training::forgotten(&run).is_some_and(|own| own.key == keys.training);
         let is_measured = conclusion(&run, keys.evaluation).is_some() && is_kept(&run);
         if is_measured || !is_gone() {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use firebox_core::{Event, Key, Listener};
@@ -150,7 +150,7 @@ pub(super) enum Ran {
 pub(super) struct Worker<'a> {
     pub(super) study: &'a Study,
     pub(super) device: &'a ChosenDevice,
-    pub(super) stop: &'a AtomicBool,
+    pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) shared: &'a Shared,
     pub(super) listener: &'a dyn Listener,
 }
@@ -166,7 +166,10 @@ pub(super) fn run(
 ) -> Result<Ran, PipelineError> {
     let Worker { study, device, stop, shared, listener } = *worker;
     let (number, epochs) = (trial.number(), config.train.epochs);
-    let prepared = Prepared::of(name, config).settled(device)?;
+    let prepared = match Prepared::of(name, config).settled(device, stop, shared) {
+        Err(PipelineError::Interrupted) => return Ok(Ran::Interrupted),
+        settled => settled?,
+    };
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
     let wanted = objectives.wanted();
@@ -306,8 +309,6 @@ pub(super) fn checkpoint_bytes(run: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use firebox_search::{Budget, Direction, Ended, Options, RandomSampler, Storage};
 
     use super::super::training;

@@ -77,7 +77,7 @@ impl Chain for Text {
         learn::probe(config, probe, device)
     }
 
-    fn training_samples(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+    fn training_windows(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
         Ok(Some(run.corpus()?.parts.train.len()))
     }
 
