@@ -184,12 +184,12 @@ fn a_batch_that_is_chosen_is_told_before_the_run_and_no_larger_than_the_training
         };
         events.iter().position(own).unwrap_or_else(|| panic!("{event} {stage}: {said}"))
     };
-    let settled = place("stage_finished", "settle");
-    assert!(settled < place("run_started", ""), "{said}");
+    let settled = place("stage-finished", "settle");
+    assert!(settled < place("run-started", ""), "{said}");
     let detail = events[settled]["detail"].as_str().unwrap();
     let chosen = detail.strip_prefix("loader.batch_size = ").unwrap();
     let (size, reason) = chosen.split_once(": measured: ").unwrap();
-    let windows = events[place("stage_finished", "augment")]["detail"].as_str().unwrap();
+    let windows = events[place("stage-finished", "augment")]["detail"].as_str().unwrap();
     let windows: usize = windows.split_whitespace().next().unwrap().parse().unwrap();
     let size: usize = size.parse().unwrap();
     assert!(size <= windows && 2 * size > windows, "{size} of {windows}: {detail}");
@@ -275,7 +275,7 @@ fn the_doctor_measures_a_model_and_its_block_fits_into_a_pipeline() {
     }
     // Half an hour's figures are not written over without being asked.
     let output = firebox(folder, &arguments);
-    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
     assert!(errors(&output).contains("it is there already\n  replace it with --force"));
     assert_eq!(std::fs::read_to_string(folder.join("found.json")).unwrap(), text);
     let block = block.split_once("\n[run]").map(|(_, rest)| format!("[run]{rest}")).unwrap();

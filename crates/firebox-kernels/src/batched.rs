@@ -29,6 +29,9 @@ type Primitive = FloatTensor<Flex>;
 /// columns of the matrices are each in one piece; others, and those that run backwards, are copied first. Elsewhere it is
 /// composed of Burn's matmul, on GPUs as exact as [`product`](crate::product()) has it.
 ///
+/// A matrix that is broadcast is multiplied, and its gradient made, for each pair: one matrix for all of them is a weight,
+/// for which [`linear_in`](crate::linear_in()) is made.
+///
 /// # Shapes
 /// - left: `[..., rows, inner]`
 /// - right: `[..., inner, columns]`

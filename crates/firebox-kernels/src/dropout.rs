@@ -92,8 +92,13 @@ pub(crate) fn activated_elsewhere<const D: usize>(
         return x;
     }
     #[cfg(feature = "cube")]
-    if on_gpu(&x) {
-        let settings = ActivationSettings { activation, mask: device_mask(probability, stream) };
+    let mask = device_mask(probability, stream);
+    // Burn's fusion joins a rectifier with the sum before it, as it does a sum without a mask.
+    #[cfg(feature = "cube")]
+    let joined = cfg!(feature = "fusion") && activation == Activation::Relu && mask.is_none();
+    #[cfg(feature = "cube")]
+    if !joined && on_gpu(&x) {
+        let settings = ActivationSettings { activation, mask };
         let y = <Dispatch as ActivationOps>::firebox_activate(x.into_dispatch(), settings);
         return Tensor::from_dispatch(y);
     }

@@ -103,7 +103,8 @@
 //! # Memory
 //!
 //! [`recomputed`] makes a segment of a model keep its input alone and compute itself again for its
-//! gradient, bit for bit. [`recomputed_beside`] is for segments that share another input. On a processor, buffers that a step gave back are kept for the next one;
+//! gradient, with the same bits where its documentation says so; [`recomputed_beside`] is for segments that share another input.
+//! On a processor, buffers that a step gave back are kept for the next one;
 //! [`release_buffers`] gives them up, and [`buffer_bytes`] counts them.
 //!
 //! # Operands that do not go together

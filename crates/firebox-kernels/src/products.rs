@@ -13,7 +13,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Device, Tensor};
 use firebox_core::Precision;
 
-use crate::device::tied;
+use crate::device::{lift, tied};
 use crate::operands::{alike, listed, operand};
 
 #[cfg(feature = "cube")]
@@ -154,7 +154,7 @@ pub(crate) fn check<const D: usize>(operation: &str, left: &Tensor<D>, right: &T
     );
 }
 
-/// The product where an operand has no numbers, zeros if it has any itself, in the graph of both. Burn's CPU backend
+/// The product where an operand has no numbers: zeros, if it has any itself, in the graph of both in f32, else a constant of one. Burn's CPU backend
 /// (0.22.1) reads what is not there where an axis of 1 stands beside one of 0; other devices have products of nothing.
 pub(crate) fn of_nothing<const D: usize>(left: &Tensor<D>, right: &Tensor<D>) -> Option<Tensor<D>> {
     let device = left.device().without_autodiff();
@@ -167,7 +167,9 @@ pub(crate) fn of_nothing<const D: usize>(left: &Tensor<D>, right: &Tensor<D>) ->
     }
     shape[D - 1] = others[D - 1];
     let zeros = Tensor::zeros(shape, (&device, left.dtype()));
-    Some(tied(tied(zeros, left), right))
+    let zeros = tied(tied(zeros, left), right);
+    // Of types that are tied to nothing, it is a constant.
+    Some(if left.is_autodiff() || right.is_autodiff() { lift(zeros) } else { zeros })
 }
 
 /// Both with the axes before their matrices as long as the longer one of both; a gradient is summed over what was 1.

@@ -23,7 +23,10 @@ use burn::backend::{Cube, DispatchDevice};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, GradientCheckpointingStrategy, Tensor};
 
+use firebox_core::Precision;
+
 use crate::device::lift;
+use crate::{CpuKernels, F32Products};
 
 /// Whether [`recomputed`] computes again on this device: Burn's CPU backend, and with the feature `cube`
 /// those of GPUs. Elsewhere, and in a graph with a checkpointing strategy of Burn's, it computes once and
@@ -286,7 +289,9 @@ impl<B: Inside, const N: usize> Tape<B, N> {
     ) -> Self {
         // A module may be sent to another thread and not be looked at from two.
         let module = Mutex::new(module);
-        Self(Arc::new(move |dy, wanted| {
+        // Gradients are computed as what they belong to was, wherever they are asked for.
+        let way = Way::now();
+        let run = move |dy, wanted: [bool; N]| {
             let module = module.lock().unwrap_or_else(PoisonError::into_inner).clone().train();
             let (y, inputs) = again(&module, wanted);
             let dy = Tensor::<E>::from_inner(B::tensor(dy));
@@ -299,7 +304,29 @@ impl<B: Inside, const N: usize> Tape<B, N> {
             let mut taken = Taken::<B, _> { gradients, ids, found: vec![] };
             module.visit(&mut taken);
             (of_inputs, taken.found)
-        }))
+        };
+        Self(Arc::new(move |dy, wanted| way.during(|| run(dy, wanted))))
+    }
+}
+
+/// The kernels that a thread has chosen.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    products: F32Products,
+    kernels: Option<CpuKernels>,
+}
+
+impl Way {
+    fn now() -> Self {
+        let products = F32Products::of(Precision::F32);
+        Self { products, kernels: CpuKernels::current().ok() }
+    }
+
+    fn during<T>(self, run: impl FnOnce() -> T) -> T {
+        self.products.during(|| match self.kernels {
+            Some(kernels) => kernels.force(run),
+            None => run(),
+        })
     }
 }
 
@@ -410,13 +437,23 @@ mod tests {
 
     /// Result and all gradients of a loss of the block twice, as it is or computed again.
     fn run(model: &Block, again: bool, tracked: bool) -> Vec<Option<Vec<u32>>> {
+        run_with(CpuKernels::current().expect("kernels"), model, again, tracked)
+    }
+
+    /// The same, with these kernels for the way forward alone.
+    fn run_with(
+        kernels: CpuKernels,
+        model: &Block,
+        again: bool,
+        tracked: bool,
+    ) -> Vec<Option<Vec<u32>>> {
         let x = input(tracked);
         let once = |x: Tensor<3>| match again {
             true => recomputed(model, x, forward),
             false => forward(model, x),
         };
         // The same segment twice: gradients of one parameter from two places add up.
-        let y = once(once(x.clone()) * 0.5);
+        let y = kernels.force(|| once(once(x.clone()) * 0.5));
         let mut gradients = (y.clone() * y.clone()).mean().backward();
         struct Visitor<'a>(&'a mut burn::tensor::Gradients, Vec<Option<Vec<u32>>>);
         impl ModuleVisitor for Visitor<'_> {
@@ -439,6 +476,16 @@ mod tests {
             assert_eq!(plain.len(), 2 + 2 + 8 + 2);
             assert_eq!(plain.iter().filter(|one| one.is_none()).count(), usize::from(!tracked));
             assert!(plain == run(&model, true, tracked), "tracked {tracked}");
+        }
+    }
+
+    #[test]
+    fn gradients_are_those_of_the_kernels_of_the_way_forward() {
+        let model = block().train();
+        // Burn's own operations, the first variant, have no kernels to keep.
+        for kernels in CpuKernels::available().into_iter().skip(1) {
+            let [plain, again] = [false, true].map(|again| run_with(kernels, &model, again, true));
+            assert!(plain == again, "{kernels:?}");
         }
     }
 

@@ -105,6 +105,29 @@ fn text() {
     }
 }
 
+#[test]
+fn a_text_of_one_token_sees_itself() {
+    let config = TextEncoderConfig {
+        attention: TextAttention::Windowed(Windowed { reach: vec![2, 2] }),
+        vocabulary: 30,
+        positions: 12,
+        width: 12,
+        heads: 3,
+        layers: 2,
+        feedforward: 20,
+        ..TextEncoderConfig::default()
+    };
+    let encoder = config.init(Stream::new(1, "weights"), &Device::flex()).unwrap();
+    let encode = |tokens: &[i64]| {
+        let shape = [2, tokens.len() / 2];
+        let tokens = TensorData::new(tokens.to_vec(), shape);
+        let tokens = Tensor::<2, Int>::from_data(tokens, &Device::flex());
+        encoder.encode(tokens, Some(&[1, 1]), None).narrow(1, 0, 1).into_data()
+    };
+    let (alone, padded) = (encode(&[3, 4]), encode(&[3, 0, 4, 0]));
+    alone.assert_approx_eq::<f32>(&padded, burn::tensor::Tolerance::absolute(1e-6));
+}
+
 fn text_alike(attention: TextAttention) {
     let config = TextEncoderConfig {
         vocabulary: 30,

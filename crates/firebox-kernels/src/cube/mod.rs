@@ -20,7 +20,8 @@
 #![allow(
     clippy::manual_is_multiple_of,
     clippy::manual_div_ceil,
-    reason = "kernels have no such methods"
+    clippy::manual_clamp,
+    reason = "kernels have no such methods, or others"
 )]
 
 mod activation;

@@ -405,7 +405,12 @@ pub(super) fn combine<F: Float>(
         if is_of(ends, i) {
             let (begin, stride) = strided(ends, i);
             let (from, to) = (&from[i], &mut to[i]);
-            if comptime!(combination != Combination::HeldMean) || factor != 0.0f32 {
+            // Some runtimes deny `!=` of NaN.
+            let held = match comptime!(combination == Combination::HeldMean) {
+                true => factor == 0.0f32,
+                false => false.runtime(),
+            };
+            if !held {
                 for at in range_stepped(begin, sizes[i] as usize, stride) {
                     let before = f32::cast_from(to[at]);
                     let mut by = f32::cast_from(from[at]);

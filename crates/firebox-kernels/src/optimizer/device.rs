@@ -183,6 +183,7 @@ pub fn approach_on_device(
     #[cfg(feature = "cube")]
     if super::gpu::combines(means.iter().chain(values.iter().copied()))
         && share.dtype() == DType::F32
+        && !share.is_autodiff()
         && means.first().is_some_and(|mean| mean.device() == share.device())
     {
         return super::gpu::combine(means, values, share, Combination::HeldMean);

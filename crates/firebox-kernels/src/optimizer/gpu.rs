@@ -109,8 +109,10 @@ pub(super) fn by_numbers(rule: &UpdateRule, numbers: Tensor<2>, updates: &mut [P
 pub(super) fn combines<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> bool {
     let Some(first) = tensors.next() else { return false };
     let (device, dtype) = (first.device(), first.dtype());
-    let alike = |tensor: &Tensor<1>| tensor.dtype() == dtype && tensor.device() == device;
-    !first.is_autodiff()
+    let alike = |tensor: &Tensor<1>| {
+        tensor.dtype() == dtype && tensor.device() == device && !tensor.is_autodiff()
+    };
+    alike(first)
         && tensors.all(alike)
         && GpuKernels::takes(&device, dtype).is_ok_and(|client| has_room(&client))
 }

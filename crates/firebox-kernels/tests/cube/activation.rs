@@ -135,6 +135,13 @@ fn activations_are_one_launch_each_way() {
         ];
         for (which, [forward, backward]) in names {
             for drop in drops() {
+                // That one is Burn's, whose fusion joins it with what is before it.
+                if cfg!(feature = "fusion")
+                    && which == Which::Relu
+                    && (drop.0 == 0.0 || drop.1.is_none())
+                {
+                    continue;
+                }
                 let run = || run(which, [12, 5], drop, [&x, &d], (&device, DType::F32));
                 run();
                 let watch = LaunchWatch::start();

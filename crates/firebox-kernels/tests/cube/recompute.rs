@@ -98,7 +98,7 @@ fn same(plain: &[Option<Vec<u32>>], again: &[Option<Vec<u32>>], dtype: DType) ->
     let unit = match dtype {
         DType::F32 => 2f32.powi(-20),
         DType::F16 => 2f32.powi(-7),
-        _ => 2f32.powi(-4),
+        _ => 2f32.powi(-5),
     };
     let close = |plain: &Option<Vec<u32>>, again: &Option<Vec<u32>>| match (plain, again) {
         (Some(plain), Some(again)) => {

@@ -242,6 +242,9 @@ impl TextSelfAttention {
         let part = |index: usize| qkv.clone().narrow(2, index * width, width);
         let first = part(0).narrow(1, 0, 1);
         let first = attention(first, part(1), part(2), None, lengths, draw(1), &settings);
+        if time == 1 {
+            return first.reshape([batch, width]);
+        }
         let rest = others.narrow(1, 1, time - 1);
         Tensor::cat(vec![first, rest], 1).reshape([batch * time, width])
     }
