@@ -359,6 +359,32 @@ fn odd_bars(seed: u64, rows: usize) -> DataFrame {
     DataFrame::new(rows, columns).unwrap()
 }
 
+/// Ends of parts of so many rows, drawn.
+fn some_ends(rows: usize, draws: &mut firebox_core::Draws) -> Vec<usize> {
+    let mut ends: Vec<usize> = (1..rows).filter(|_| draws.uniform_f64() < 0.3).collect();
+    ends.push(rows);
+    ends
+}
+
+/// What is said of files that are read in parts that end there, and in groups; in memory, and in stores in a folder.
+fn in_all_ways(
+    inputs: &[Input],
+    config: &DataConfig,
+    ends: &[Vec<usize>],
+    folder: &Path,
+) -> [Found; 6] {
+    let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
+    let [tables, seen, groups] = ["tables", "seen", "groups"].map(|name| folder.join(name));
+    [
+        said(in_parts(inputs, config, ends, Sink::Memory, true)),
+        said(in_parts(inputs, config, ends, Sink::Memory, false)),
+        said(in_parts(inputs, config, ends, Sink::store(&tables, key, &stop), true)),
+        said(in_parts(inputs, config, ends, Sink::store(&seen, key, &stop), false)),
+        said(in_groups(inputs, config, (7, true), Sink::Memory)),
+        said(in_groups(inputs, config, (7, true), Sink::store(&groups, key, &stop))),
+    ]
+}
+
 /// The short way with parts that end at these rows of each file.
 fn in_parts(
     inputs: &[Input],
@@ -462,21 +488,8 @@ fn any_mix_of_defects_at_any_border_is_told_and_mended_as_on_the_long_way() {
             Interval::from_microseconds(60_000_000).filter(|_| seed.is_multiple_of(3));
         let files = inputs(&config).unwrap();
         let expected = long(&files, &config);
-        let mut ends: Vec<usize> = (1..rows).filter(|_| draws.uniform_f64() < 0.3).collect();
-        ends.push(rows);
-        let ends = [ends];
-        let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
-        let store = |name: &str| folder.path().join(format!("{seed}-{name}"));
-        let (tables, seen, groups) = (store("tables"), store("seen"), store("groups"));
-        let found = [
-            in_parts(&files, &config, &ends, Sink::Memory, true),
-            in_parts(&files, &config, &ends, Sink::Memory, false),
-            in_parts(&files, &config, &ends, Sink::store(&tables, key, &stop), true),
-            in_parts(&files, &config, &ends, Sink::store(&seen, key, &stop), false),
-            in_groups(&files, &config, (7, true), Sink::Memory),
-            in_groups(&files, &config, (7, true), Sink::store(&groups, key, &stop)),
-        ];
-        for found in found.map(said) {
+        let ends = [some_ends(rows, &mut draws)];
+        for found in in_all_ways(&files, &config, &ends, &folder.path().join(seed.to_string())) {
             match (&found, &expected) {
                 // Nothing is left, or nothing was there.
                 (Err(odd), Err(_)) if odd == "odd" => {}

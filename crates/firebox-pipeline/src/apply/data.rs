@@ -56,26 +56,27 @@ impl NewData {
     }
 
     /// Reads the files one after the other and hands each over. Where a column names the series, they
-    /// go on from file to file, and all files are read at once.
+    /// go on from file to file, and that file is read at once with all that follow.
     pub(super) fn read(
         &self,
         card: &ModelCard,
         listener: &dyn Listener,
         mut take: impl FnMut(Result<Loaded, PipelineError>) -> bool,
     ) {
-        let rest = self.files.iter();
-        for file in rest {
+        for (index, file) in self.files.iter().enumerate() {
+            // Files before this one have been handed over.
+            let rest = &self.files[index..];
             let alone = Paths(vec![file.clone()]);
             let mut loaded = self.load(alone, card, listener);
             let mut last = loaded.is_err();
             if let Ok((_, checks)) = &loaded
                 && checks.series_column.is_some()
-                && self.files.len() > 1
+                && rest.len() > 1
             {
-                loaded = self.load(Paths(self.files.clone()), card, listener);
+                loaded = self.load(Paths(rest.to_vec()), card, listener);
                 last = true;
             }
-            let files = if last { self.files.len() } else { 1 };
+            let files = if last { rest.len() } else { 1 };
             let loaded = loaded.map(|(set, checks)| Loaded {
                 set: Arc::new(set),
                 timed: checks.span.is_some(),

@@ -237,6 +237,29 @@ fn vectors_are_those_of_each_window_in_files_of_any_order_of_columns() {
 }
 
 #[test]
+fn files_with_and_without_a_column_of_series_are_each_read_once() {
+    let project = Project::new(&encoder());
+    std::fs::create_dir(project.at("in")).unwrap();
+    bars(&project.at("in/a.csv"), 1, 60, 1, &ORDER);
+    for (file, seed, name) in [("b.csv", 2, "B"), ("c.csv", 3, "C")] {
+        let path = project.at("in").join(file);
+        bars(&path, seed, 41, 1, &ORDER);
+        let named = |(row, line): (usize, &str)| match row {
+            0 => format!("symbol,{line}\n"),
+            _ => format!("{name},{line}\n"),
+        };
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text.lines().enumerate().map(named).collect::<String>()).unwrap();
+    }
+    let request = project.request(&["in"], Wanted::Embedding { wide: true });
+    let applied = run(&request).unwrap();
+    assert_eq!((applied.windows, applied.series, applied.files), (10 + 6 + 6, 3, 3));
+    let found = rows(&request.output, "embedding_", 20);
+    let names: Vec<&str> = found.series().iter().map(|series| series.name.as_str()).collect();
+    assert_eq!(names, ["a", "B", "C"]);
+}
+
+#[test]
 fn a_model_is_applied_in_the_type_that_it_was_trained_in() {
     let mut saved = encoder();
     saved.card.precision = Precision::Bf16;

@@ -103,24 +103,8 @@ fn series_that_a_column_names_are_those_of_the_long_way_whatever_the_borders() {
         let files = inputs(&config).unwrap();
         let expected = long(&files, &config);
         let mut draws = Stream::new(seed, "parts").draws();
-        let ends = rows.iter().map(|rows| {
-            let mut ends: Vec<usize> = (1..*rows).filter(|_| draws.uniform_f64() < 0.3).collect();
-            ends.push(*rows);
-            ends
-        });
-        let ends: Vec<Vec<usize>> = ends.collect();
-        let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
-        let store = |name: &str| folder.path().join(name);
-        let (tables, seen, groups) = (store("tables"), store("seen"), store("groups"));
-        let found = [
-            in_parts(&files, &config, &ends, Sink::Memory, true),
-            in_parts(&files, &config, &ends, Sink::Memory, false),
-            in_parts(&files, &config, &ends, Sink::store(&tables, key, &stop), true),
-            in_parts(&files, &config, &ends, Sink::store(&seen, key, &stop), false),
-            in_groups(&files, &config, (7, true), Sink::Memory),
-            in_groups(&files, &config, (7, true), Sink::store(&groups, key, &stop)),
-        ];
-        for found in found.map(said) {
+        let ends: Vec<_> = rows.iter().map(|rows| some_ends(*rows, &mut draws)).collect();
+        for found in in_all_ways(&files, &config, &ends, folder.path()) {
             let is_odd = found.as_ref().is_err_and(|said| said == "odd");
             match (&found, &expected) {
                 _ if !together => apart += 1,
