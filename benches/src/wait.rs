@@ -14,6 +14,7 @@ use burn::tensor::Device;
 use firebox_core::{Event, Key, Requests, Stream};
 use firebox_loader::{Place, TrainLoader, default_workers};
 use firebox_models::BiLstmMaeConfig;
+use firebox_pipeline::Share;
 use firebox_train::{Data, Pretraining, Run, TrainConfig, train};
 
 use crate::data::{CHANNELS, SEED};
@@ -59,7 +60,7 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     }
     let counted = steps[0].len();
     let [with, without] = steps.map(median);
-    let (ratio, error) = mean(&ratios);
+    let Share { mean: ratio, error } = Share::of(&ratios);
     let line = serde_json::json!({
         "case": "wait/main-job", "step_milliseconds": with, "without_loader_milliseconds": without,
         "ratio": ratio, "ratio_error": error, "blocks": blocks, "aim": AIM,
@@ -85,21 +86,9 @@ fn median(mut times: Vec<f64>) -> f64 {
     (times[lower] + times[upper]) / 2.0
 }
 
-/// Mean of the blocks' ratios, and its standard error.
-fn mean(ratios: &[f64]) -> (f64, f64) {
-    let count = ratios.len() as f64;
-    let mean = ratios.iter().sum::<f64>() / count;
-    let squares: f64 = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum();
-    (mean, (squares / (count - 1.0) / count).sqrt())
-}
-
 /// Whether a change is smaller than the aim, by two standard errors.
-fn outcome(change: f64, error: f64) -> &'static str {
-    match change.abs() {
-        change if change + 2.0 * error < AIM => "met",
-        change if change - 2.0 * error >= AIM => "missed",
-        _ => "not decided",
-    }
+fn outcome(change: f64, error: f64) -> String {
+    Share { mean: change.abs(), error }.below(AIM).to_string()
 }
 
 /// Milliseconds of each step, and those of it spent waiting for data.
@@ -156,7 +145,7 @@ mod tests {
     #[test]
     fn a_change_is_told_with_its_error_and_decided_by_it() {
         // Squares of 0.0005 in all, over 3 and over 4.
-        let (ratio, error) = mean(&[1.01, 0.99, 1.02, 1.0]);
+        let Share { mean: ratio, error } = Share::of(&[1.01, 0.99, 1.02, 1.0]);
         assert!((ratio - 1.005).abs() < 1e-12 && (error - 0.006_454_972).abs() < 1e-9, "{error}");
         for (change, error, expected) in [
             (0.002, 0.001, "met"),

@@ -1,24 +1,25 @@
 //! Samples with other labels, such as clusters.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::{AugmentedWindows, LoadError, Sample, Source, TrainSource};
 
 /// Samples of another source with labels of their own, such as clusters.
 #[derive(Clone)]
-pub struct Relabelled<S> {
-    source: S,
+pub struct Relabelled {
+    source: Arc<dyn TrainSource>,
     labels: Vec<u32>,
     classes: Vec<String>,
 }
 
-impl<S: Source> Relabelled<S> {
+impl Relabelled {
     /// The samples of `source`, each with the label at its place, an index into `classes`.
     ///
     /// # Panics
     ///
     /// When there is not one label for each sample, or one is no index into `classes`.
-    pub fn new(source: S, labels: Vec<u32>, classes: Vec<String>) -> Self {
+    pub fn new(source: Arc<dyn TrainSource>, labels: Vec<u32>, classes: Vec<String>) -> Self {
         assert_eq!(source.len(), labels.len(), "one label for each sample");
         let known = labels.iter().all(|label| (*label as usize) < classes.len());
         assert!(known, "labels below {}", classes.len());
@@ -26,7 +27,7 @@ impl<S: Source> Relabelled<S> {
     }
 }
 
-impl<S: Source> Source for Relabelled<S> {
+impl Source for Relabelled {
     fn len(&self) -> usize {
         self.source.len()
     }
@@ -96,4 +97,4 @@ impl<S: Source> Source for Relabelled<S> {
     }
 }
 
-impl<S: TrainSource> TrainSource for Relabelled<S> {}
+impl TrainSource for Relabelled {}

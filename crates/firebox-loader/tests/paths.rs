@@ -691,7 +691,7 @@ fn a_device_draws_the_versions_that_threads_draw_and_resumes_at_every_batch() {
     let labels: Vec<u32> = (0..online.len()).map(|index| (index / 3 % 5) as u32).collect();
     let names: Vec<String> = (0..5).map(|cluster| format!("cluster {cluster}")).collect();
     let again = AugmentedWindows::new(again_parts.train, own, &settings, 7).unwrap();
-    let relabelled = Relabelled::new(again, labels.clone(), names.clone());
+    let relabelled = Relabelled::new(Arc::new(again), labels.clone(), names.clone());
     let held = TrainResident::upload(&relabelled, &device).unwrap();
     assert_eq!((held.place(), held.len(), held.classes()), (Place::Device, set.len(), &names[..]));
     let threads = epochs(&loader(relabelled, config()));

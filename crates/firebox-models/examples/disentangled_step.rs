@@ -5,8 +5,6 @@
 //! cargo run --release -p firebox-models --example disentangled_step
 //! ```
 
-use std::time::Instant;
-
 use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::activation::softmax;
@@ -18,10 +16,10 @@ use firebox_kernels::{
 };
 use firebox_models::Disentangled;
 
-#[path = "../tests/support/counting.rs"]
-mod counting;
+#[path = "support/measure.rs"]
+mod measure;
 
-use counting::peak;
+use measure::measure;
 
 const BATCH: usize = 4;
 const TIME: usize = 512;
@@ -132,21 +130,13 @@ fn main() {
         };
         let (x, vectors) = (drawn(0, BATCH * TIME), drawn(1, 2 * SPAN));
         for fused in [false, true] {
-            let mut times: Vec<f64> = vec![];
-            let held = peak(|| {
-                for _ in 0..5 {
-                    let start = Instant::now();
-                    let y = layer.forward(x.clone(), vectors.clone(), fused);
-                    let _ = y.square().mean().backward();
-                    times.push(start.elapsed().as_secs_f64() * 1e3);
-                }
+            let (held, time) = measure(|| {
+                let y = layer.forward(x.clone(), vectors.clone(), fused);
+                let _ = y.square().mean().backward();
             });
-            times.sort_by(f64::total_cmp);
             println!(
-                "{precision:>5}, {}: {:>7.1} ms, {:>6.0} MiB",
-                if fused { "one operation" } else { "composed     " },
-                times[2],
-                held as f64 / f64::from(1 << 20)
+                "{precision:>5}, {}: {time:>7.1} ms, {held:>6.0} MiB",
+                if fused { "one operation" } else { "composed     " }
             );
         }
     }

@@ -7,31 +7,15 @@
 
 #![allow(clippy::unwrap_used, reason = "an example may")]
 
-use std::time::Instant;
-
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_models::{BertConfig, BiLstmMaeConfig, Pretrain, PretrainBatch, TransformerConfig};
 
-#[path = "../tests/support/counting.rs"]
-mod counting;
+#[path = "support/measure.rs"]
+mod measure;
 
-use counting::peak;
-
-/// Peak of the bytes held, in MiB, and the median of the milliseconds of a step.
-fn measure(step: impl Fn()) -> (f64, f64) {
-    let mut times: Vec<f64> = vec![];
-    let held = peak(|| {
-        for _ in 0..5 {
-            let start = Instant::now();
-            step();
-            times.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-    });
-    times.sort_by(f64::total_cmp);
-    (held as f64 / f64::from(1 << 20), times[2])
-}
+use measure::measure;
 
 fn report(name: &str, step: impl Fn(bool)) {
     let (kept, again) = (measure(|| step(false)), measure(|| step(true)));

@@ -9,30 +9,20 @@
 
 #![allow(clippy::unwrap_used, reason = "an example may")]
 
-use std::time::Instant;
-
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_core::{Precision, Stream};
 use firebox_models::{TextAttention, TextEncoderConfig, Windowed};
 
-#[path = "../tests/support/counting.rs"]
-mod counting;
+#[path = "support/measure.rs"]
+mod measure;
 
-use counting::peak;
+use measure::measure;
 
 /// Prints the peak of the bytes held and the median of the milliseconds of a step.
 fn report(name: &str, step: impl Fn()) {
-    let mut times: Vec<f64> = vec![];
-    let held = peak(|| {
-        for _ in 0..5 {
-            let start = Instant::now();
-            step();
-            times.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-    });
-    times.sort_by(f64::total_cmp);
-    println!("{name:<28} {:>7.0} MiB {:>8.1} ms", held as f64 / f64::from(1 << 20), times[2]);
+    let (held, time) = measure(step);
+    println!("{name:<28} {held:>7.0} MiB {time:>8.1} ms");
 }
 
 fn main() {

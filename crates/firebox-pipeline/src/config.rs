@@ -11,7 +11,7 @@ use firebox_core::{
 };
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
-use firebox_loader::{LoaderConfig, Resident, Shuffle, default_workers};
+use firebox_loader::{LoaderConfig, Masking, Resident, Shuffle, default_workers};
 use firebox_models::{BiLstmMaeConfig, MaskedConfig, PatchTransformerConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
 use firebox_remote::RemoteConfig;
@@ -459,6 +459,16 @@ impl Default for ModelConfig {
     fn default() -> Self {
         Self::BilstmMae(BiLstmMaeConfig::default())
     }
+}
+
+/// Checks the masking in a table.
+///
+/// # Errors
+/// The key that cannot be, with the table's name.
+pub(crate) fn check_masking(masking: &Masking, table: &str) -> Result<(), PipelineError> {
+    masking.validate().map_err(|error| {
+        PipelineError::Setting(error.to_string().replacen('`', &format!("`{table}."), 1))
+    })
 }
 
 /// A table that a kind of pipeline does not use.

@@ -25,6 +25,11 @@ pub(crate) fn slots(augment: &Augmentation) -> usize {
     online(augment).map_or(1, |augment| augment.versions as usize + 1)
 }
 
+/// `[augment]` among the tables that a run does not read, where nothing is drawn.
+pub(crate) fn unread(config: &PipelineConfig) -> Option<String> {
+    online(&config.augment).is_none().then(|| "augment".to_owned())
+}
+
 /// Refuses what is set in `[augment]` and cannot be had. `values_alone` is why this kind adds noise to values and does
 /// nothing else to them, if that is so; `tables` are those that it has beside, for the way out.
 pub(crate) fn check(

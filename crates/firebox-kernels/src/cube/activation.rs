@@ -9,12 +9,12 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
+use burn_cubecl::cubecl::{self, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 
 use super::dropout::{DeviceMask, MaskNumbers, factors};
 use super::math::error_function;
-use super::tensors::{empty, hand_on, work_on};
+use super::tensors::{each_of, empty, hand_on, work_on};
 use super::watch::launching;
 use crate::cpu::Activation;
 
@@ -146,12 +146,12 @@ impl ActivationOps for CubeBackend {
         let x = into_contiguous(x);
         let (client, dtype, count) = (x.client.clone(), x.dtype, x.shape().num_elements());
         let y = empty(&x, x.shape(), dtype);
-        let dim = CubeDim::new(&client, count.div_ceil(4));
+        let (cubes, dim) = each_of(count.div_ceil(4), &client);
         // SAFETY: the kernel compares every index with `count`, the length of both buffers.
         let launch = || unsafe {
             activated::launch_unchecked(
                 &client,
-                calculate_cube_count_elemwise(&client, count.div_ceil(4), dim),
+                cubes,
                 dim,
                 x.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),
@@ -183,10 +183,9 @@ impl ActivationOps for CubeBackend {
             Activation::Gelu => ("GELU and dropout, gradients", 45, count.div_ceil(4)),
             Activation::Relu => ("rectifier and dropout, gradients", 2, count),
         };
-        let dim = CubeDim::new(&client, threads);
+        let (cubes, dim) = each_of(threads, &client);
         // SAFETY: both kernels compare every index with `count`, the length of all three buffers.
         let launch = || unsafe {
-            let cubes = calculate_cube_count_elemwise(&client, threads, dim);
             let [d, of, to] = [&d, &kept, &dx].map(|tensor| tensor.clone().into_buffer_arg());
             match activation {
                 Activation::Gelu => gelu_back::launch_unchecked(

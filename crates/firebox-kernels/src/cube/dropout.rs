@@ -8,14 +8,13 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
-use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
+use burn_cubecl::cubecl::{self, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 use firebox_core::Stream;
 
-use super::tensors::{empty, hand_on};
-use super::watch::{LaunchedWork, launching};
+use super::tensors::{each_of, empty, hand_on, work_on};
+use super::watch::launching;
 
 /// Which elements are kept, and what they are multiplied by.
 #[derive(Clone, Copy, Debug)]
@@ -136,19 +135,12 @@ impl DropoutOps for CubeBackend {
         let x = into_contiguous(x);
         let (client, dtype, count) = (x.client.clone(), x.dtype, x.shape().num_elements());
         let y = empty(&x, x.shape(), dtype);
-        let dim = CubeDim::new(&client, count.div_ceil(4));
-        let work = || LaunchedWork {
-            name: "dropout",
-            shape: x.shape().to_vec(),
-            operations: count as f64,
-            bytes: (2 * count * dtype.size()) as f64,
-            bf16: dtype == DType::BF16,
-        };
+        let (cubes, dim) = each_of(count.div_ceil(4), &client);
         // SAFETY: the kernel compares every index with `count`, the length of both buffers.
         let launch = || unsafe {
             masked::launch_unchecked(
                 &client,
-                calculate_cube_count_elemwise(&client, count.div_ceil(4), dim),
+                cubes,
                 dim,
                 x.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),
@@ -157,7 +149,7 @@ impl DropoutOps for CubeBackend {
                 dtype_to_storage_type(dtype),
             );
         };
-        launching(work, launch);
+        launching(|| work_on("dropout", &x, 1, 2), launch);
         y
     }
 }

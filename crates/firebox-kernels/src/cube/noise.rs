@@ -11,14 +11,14 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
+use burn_cubecl::cubecl::{self, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 use firebox_core::Stream;
 
 use super::dropout::philox;
 use super::math::{log_series, sine_and_cosine};
 use super::row_noise::{GROUP, LANES};
-use super::tensors::{empty, hand_on};
+use super::tensors::{each_of, empty, hand_on};
 use super::watch::{LaunchedWork, launching};
 
 /// Where the numbers come from, and what they are multiplied by.
@@ -117,7 +117,7 @@ impl NoiseOps for CubeBackend {
         let (client, dtype, count) = (x.client.clone(), x.dtype, x.shape().num_elements());
         let y = empty(&x, x.shape(), dtype);
         let threads = count.div_ceil(GROUP) * LANES;
-        let dim = CubeDim::new(&client, threads);
+        let (cubes, dim) = each_of(threads, &client);
         let work = || LaunchedWork {
             name: "noise",
             shape: x.shape().to_vec(),
@@ -130,7 +130,7 @@ impl NoiseOps for CubeBackend {
         let launch = || unsafe {
             noisy::launch_unchecked(
                 &client,
-                calculate_cube_count_elemwise(&client, threads, dim),
+                cubes,
                 dim,
                 x.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),

@@ -11,11 +11,11 @@ use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::DType;
-use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
+use burn_cubecl::cubecl::{self, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::{CubeBackend, tensor::CubeTensor};
 
-use super::tensors::{empty, hand_on};
+use super::tensors::{each_of, empty, hand_on};
 use super::watch::{LaunchedWork, launching};
 use crate::cpu::MaxPool;
 
@@ -155,13 +155,13 @@ impl PoolOps for CubeBackend {
         let (client, dtype) = (x.client.clone(), x.dtype);
         let count = pool.samples * pool.out * pool.width;
         let y = empty(&x, [pool.samples, pool.out, pool.width], dtype);
-        let dim = CubeDim::new(&client, count);
+        let (cubes, dim) = each_of(count, &client);
         // SAFETY: the kernel compares its place with the size of `y`, and windows with the steps of `x`
         // (`max_pool1d` has taken both from its shape, and no window is without a step).
         let launch = || unsafe {
             maxima::launch_unchecked(
                 &client,
-                calculate_cube_count_elemwise(&client, count, dim),
+                cubes,
                 dim,
                 x.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),
@@ -182,13 +182,13 @@ impl PoolOps for CubeBackend {
         let [d, x] = [d, x].map(into_contiguous);
         let (client, dtype, count) = (x.client.clone(), x.dtype, x.shape().num_elements());
         let dx = empty(&x, x.shape(), dtype);
-        let dim = CubeDim::new(&client, count);
+        let (cubes, dim) = each_of(count, &client);
         // SAFETY: the kernel compares its place with the size of `x`, which `dx` has, and the windows over
         // it with those of `d`.
         let launch = || unsafe {
             routed::launch_unchecked(
                 &client,
-                calculate_cube_count_elemwise(&client, count, dim),
+                cubes,
                 dim,
                 d.into_buffer_arg(),
                 x.clone().into_buffer_arg(),

@@ -9,11 +9,11 @@ use burn::backend::cubecl::dtype_to_storage_type;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
+use burn_cubecl::cubecl::{self, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 
 use super::dropout::{DeviceMask, DropoutOps, MaskNumbers, factors};
-use super::tensors::{empty, work_on};
+use super::tensors::{each_of, empty, work_on};
 use super::watch::launching;
 
 /// Each thread has the four elements of a block of the mask.
@@ -61,13 +61,13 @@ impl ResidualOps for CubeBackend {
         let [x, y] = [x, y].map(into_contiguous);
         let (client, dtype, count) = (x.client.clone(), x.dtype, x.shape().num_elements());
         let sum = empty(&x, x.shape(), dtype);
-        let dim = CubeDim::new(&client, count.div_ceil(4));
+        let (cubes, dim) = each_of(count.div_ceil(4), &client);
         // SAFETY: the kernel compares every index with `count`, the length of all three buffers
         // (`dropout_add` has compared the shapes).
         let launch = || unsafe {
             added::launch_unchecked(
                 &client,
-                calculate_cube_count_elemwise(&client, count.div_ceil(4), dim),
+                cubes,
                 dim,
                 x.clone().into_buffer_arg(),
                 y.clone().into_buffer_arg(),

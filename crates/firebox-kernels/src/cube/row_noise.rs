@@ -4,12 +4,12 @@
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata, backend_extension};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::cubecl::{self, calculate_cube_count_elemwise, prelude::*};
+use burn_cubecl::cubecl::{self, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 
 use super::dropout::philox;
 use super::math::{log_series, sine_and_cosine};
-use super::tensors::empty;
+use super::tensors::{each_of, empty};
 use super::watch::{LaunchedWork, launching};
 
 /// Blocks whose numbers lie side by side.
@@ -132,7 +132,7 @@ impl RowNoiseOps for CubeBackend {
         let blocks = width.div_ceil(GROUP) * LANES;
         let (client, dtype) = (x.client.clone(), x.dtype);
         let y = empty(&x, x.shape(), dtype);
-        let dim = CubeDim::new(&client, rows * blocks);
+        let (cubes, dim) = each_of(rows * blocks, &client);
         let work = || LaunchedWork {
             name: "noise of rows",
             shape: vec![rows, time, channels],
@@ -147,7 +147,7 @@ impl RowNoiseOps for CubeBackend {
         let launch = || unsafe {
             noisy::launch_unchecked(
                 &client,
-                calculate_cube_count_elemwise(&client, rows * blocks, dim),
+                cubes,
                 dim,
                 x.clone().into_buffer_arg(),
                 deviations.into_buffer_arg(),

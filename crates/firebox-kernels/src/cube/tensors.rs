@@ -6,7 +6,8 @@ use burn::backend::autodiff::ops::Ops;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{DType, Shape};
-use burn_cubecl::cubecl::prelude::*;
+use burn_cubecl::cubecl::client::Client;
+use burn_cubecl::cubecl::{calculate_cube_count_elemwise, prelude::*};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 
@@ -44,6 +45,12 @@ pub(super) fn work_on(
         bytes: (numbers * count * x.dtype.size()) as f64,
         bf16: x.dtype == DType::BF16,
     }
+}
+
+/// Cubes and their threads where each of so many threads has elements of its own.
+pub(super) fn each_of(threads: usize, client: &Client) -> (CubeCount, CubeDim) {
+    let dim = CubeDim::new(client, threads);
+    (calculate_cube_count_elemwise(client, threads, dim), dim)
 }
 
 /// Tensors as one argument of a kernel.

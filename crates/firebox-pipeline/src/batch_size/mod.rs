@@ -17,7 +17,7 @@ mod search;
 
 use std::path::Path;
 
-use firebox_core::Key;
+use firebox_core::{Key, KeyBuilder};
 use firebox_train::memory;
 
 use crate::PipelineConfig;
@@ -116,14 +116,7 @@ pub(crate) fn recompute_trade(
     config: &PipelineConfig,
     device: &ChosenDevice,
 ) -> Result<String, PipelineError> {
-    let key = Key::builder("recompute", 3)
-        .field("version", env!("CARGO_PKG_VERSION"))
-        .field("device", device.description.as_str())
-        .field("arithmetic", device.arithmetic()?)
-        .field("threads", rayon::current_num_threads().to_le_bytes())
-        .field("precision", config.run.precision.to_string())
-        .field("model", model_text(config, config.loader.batch_size))
-        .finish();
+    let key = of_steps(Key::builder("recompute", 3), config, config.loader.batch_size, device)?;
     cached(&config.run.cache.join("recompute-v1"), &key, || {
         let mut kept = config.clone();
         kept.run.recompute = false;
@@ -136,6 +129,23 @@ pub(crate) fn recompute_trade(
             false => format!("{said}, in batches of {size}: larger ones may not fit without it"),
         })
     })
+}
+
+/// The key of what steps of this model say, in batches of so many windows, or of any size with 0.
+fn of_steps(
+    key: KeyBuilder,
+    config: &PipelineConfig,
+    windows: usize,
+    device: &ChosenDevice,
+) -> Result<Key, PipelineError> {
+    let key = key
+        .field("version", env!("CARGO_PKG_VERSION"))
+        .field("device", device.description.as_str())
+        .field("arithmetic", device.arithmetic()?)
+        .field("threads", rayon::current_num_threads().to_le_bytes())
+        .field("precision", config.run.precision.to_string())
+        .field("model", model_text(config, windows));
+    Ok(key.finish())
 }
 
 /// What steps say that compute layers again, or do not, as is asked of `take`.
@@ -167,14 +177,7 @@ pub(crate) fn fitting(
     let own = config.pipeline.chain().own_batches(config).is_some();
     let known = if own || device.backend != "cpu" { None } else { free(device) };
     let Some(room) = known.filter(|_| most > 2 * SIZES[0]) else { return Ok(most) };
-    let key = Key::builder("fitting", 1)
-        .field("version", env!("CARGO_PKG_VERSION"))
-        .field("device", device.description.as_str())
-        .field("arithmetic", device.arithmetic()?)
-        .field("threads", rayon::current_num_threads().to_le_bytes())
-        .field("precision", config.run.precision.to_string())
-        .field("model", model_text(config, 0))
-        .finish();
+    let key = of_steps(Key::builder("fitting", 1), config, 0, device)?;
     let [smaller, larger]: [Taken; 2] = cached(&config.run.cache.join(BUCKET), &key, || {
         let smaller = take(config, SIZES[0], device)?;
         Ok([smaller, take(config, 2 * SIZES[0], device)?])

@@ -83,7 +83,7 @@ impl fmt::Display for Verdict {
 
 impl Share {
     /// Of some figures, each of a step or of a round.
-    pub(super) fn of(figures: &[f64]) -> Self {
+    pub fn of(figures: &[f64]) -> Self {
         let count = figures.len() as f64;
         let mean = figures.iter().sum::<f64>() / count;
         let squares: f64 = figures.iter().map(|figure| (figure - mean).powi(2)).sum();

@@ -12,6 +12,7 @@ use firebox_train::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::config::check_masking;
 use crate::error::PipelineError;
 
 /// How an encoder is fine-tuned to tell classes apart, and what that is compared with. Every default is
@@ -148,9 +149,7 @@ impl FinetuneConfig {
             let allowed = "it must be 0 or more and finite";
             return refuse("weight_decay", self.weight_decay.to_string(), allowed);
         }
-        self.masking.validate().map_err(|error| {
-            PipelineError::Setting(error.to_string().replacen('`', "`finetune.", 1))
-        })?;
+        check_masking(&self.masking, "finetune")?;
         self.head.validate()?;
         for checked in [self.loss.validate(), self.mix.validate()] {
             if let Err(ConfigError { key, found, allowed }) = checked {

@@ -5,6 +5,7 @@ use firebox_loader::Masking;
 use firebox_train::ForecastLoss;
 use serde::{Deserialize, Serialize};
 
+use crate::config::check_masking;
 use crate::error::PipelineError;
 
 /// `[forecast]`
@@ -95,9 +96,7 @@ impl ForecastConfig {
                 return setting(format!("`forecast.{key}` names `{name}` twice"));
             }
         }
-        self.masking.validate().map_err(|error| {
-            PipelineError::Setting(error.to_string().replacen('`', "`forecast.", 1))
-        })?;
+        check_masking(&self.masking, "forecast")?;
         Ok(self.loss.validate()?)
     }
 }

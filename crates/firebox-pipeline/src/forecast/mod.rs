@@ -25,7 +25,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown};
 use crate::keys::{Keys, json};
-use crate::online::{self, online};
+use crate::online;
 use crate::page::setting_keys;
 use crate::pretrain::probe_shape;
 use crate::score::{Judge, Score};
@@ -252,8 +252,7 @@ impl Chain for Forecast {
     }
 
     fn unread(&self, config: &PipelineConfig) -> Vec<String> {
-        let augment = online(&config.augment).is_none().then_some("augment");
-        let tables = augment.into_iter().chain(["labels"]).map(str::to_owned);
+        let tables = online::unread(config).into_iter().chain(["labels".to_owned()]);
         tables.chain(not_evaluated_by(&EVALUATES_BY)).collect()
     }
 }

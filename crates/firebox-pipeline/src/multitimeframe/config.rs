@@ -9,6 +9,7 @@ use firebox_train::{ConfigError, Mix, Optimizer, TrainConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::PipelineConfig;
+use crate::config::check_masking;
 use crate::error::PipelineError;
 use crate::page::setting_keys;
 
@@ -149,9 +150,7 @@ impl MultitimeframeConfig {
         if let Err(ConfigError { key, found, allowed }) = self.mix.validate() {
             return refuse(key, found, allowed);
         }
-        self.masking.validate().map_err(|error| {
-            PipelineError::Setting(error.to_string().replacen('`', "`multitimeframe.", 1))
-        })?;
+        check_masking(&self.masking, "multitimeframe")?;
         for model in &self.models {
             let (name, rate, batch) =
                 (model.name(), self.learning_rate(*model), self.batch(*model));

@@ -25,7 +25,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, MODEL, MODELS, Shown};
 use crate::keys::{Keys, json, ordered};
-use crate::online::{self, online};
+use crate::online;
 use crate::stages::Run;
 use crate::unread::{not_evaluated_by, only_evaluates_by};
 use crate::{PipelineConfig, WindowConfig};
@@ -202,8 +202,7 @@ impl Chain for Multitimeframe {
     }
 
     fn unread(&self, config: &PipelineConfig) -> Vec<String> {
-        let augment = online(&config.augment).is_none().then_some("augment");
-        let tables = augment.into_iter().chain(UNREAD).map(str::to_owned);
+        let tables = online::unread(config).into_iter().chain(UNREAD.map(str::to_owned));
         tables.chain(not_evaluated_by(&EVALUATES_BY)).collect()
     }
 

@@ -4,6 +4,7 @@ use firebox_loader::Masking;
 use firebox_models::CnnBiLstmConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::config::check_masking;
 use crate::error::PipelineError;
 
 /// `[pseudolabel]`: an encoder that learns from its own clusters, again and again.
@@ -70,9 +71,7 @@ impl PseudolabelConfig {
         if !(self.noise >= 0.0 && self.noise.is_finite()) {
             return refuse("noise", self.noise.to_string(), "finite and 0 or more");
         }
-        self.masking.validate().map_err(|error| {
-            PipelineError::Setting(error.to_string().replacen('`', "`pseudolabel.", 1))
-        })?;
+        check_masking(&self.masking, "pseudolabel")?;
         Ok(self.model.validate()?)
     }
 }

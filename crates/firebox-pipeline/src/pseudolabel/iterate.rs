@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firebox_core::{Event, HeldOutWindows, Key, Stream, TrainWindows, count};
 use firebox_eval::{KMeans, KMeansConfig, embed, moved};
-use firebox_loader::{AugmentedWindows, NormalisedWindows, Relabelled, Source, TrainSource};
+use firebox_loader::{NormalisedWindows, Relabelled, Source, TrainSource};
 use firebox_models::{CnnBiLstm, read_parameters, write_parameters};
 use firebox_train::{Data, Outcome};
 
@@ -13,8 +13,7 @@ use super::objective::Clusters;
 use crate::chain::Work;
 use crate::config::RunConfig;
 use crate::error::PipelineError;
-use crate::feed::Placed;
-use crate::online::{online, slots};
+use crate::online::{slots, source};
 use crate::page::setting_keys;
 use crate::stages::{Run, Windows, training};
 use crate::sub::{Sub, sub_trained_before};
@@ -240,24 +239,16 @@ impl Run<'_> {
         work.folder.write(&format!("parts/{name}/clusters.json"), &text)
     }
 
-    /// The training windows with versions of this iteration, if any are drawn. Each iteration has others.
-    fn versions(
+    /// The training windows as an iteration learns from them: with their versions, if any are drawn. Each iteration has
+    /// others.
+    pub(super) fn learnt_in(
         &self,
         parts: &ClusterParts,
         iteration: usize,
-    ) -> Result<Option<AugmentedWindows>, PipelineError> {
-        let Some(augment) = online(&self.config.augment) else { return Ok(None) };
+    ) -> Result<Arc<dyn TrainSource>, PipelineError> {
         let seed = self.config.run.seed.wrapping_add(iteration as u64 - 1);
         let (windows, normaliser) = (parts.train.windows().clone(), parts.train.normaliser());
-        Ok(Some(AugmentedWindows::new(windows, normaliser.clone(), augment, seed)?))
-    }
-
-    /// Where the training windows are to lie.
-    pub(super) fn placed_windows(&self, parts: &ClusterParts) -> Result<Placed, PipelineError> {
-        match self.versions(parts, 1)? {
-            None => self.placed(parts.train.as_ref()),
-            Some(versions) => self.placed(&versions),
-        }
+        source(windows, normaliser.clone(), &self.config.augment, seed)
     }
 
     /// Trains encoder and classifier on the clusters, from the encoder of the iteration before.
@@ -276,19 +267,11 @@ impl Run<'_> {
         round: Round,
     ) -> Result<(CnnBiLstm, Round, Outcome), PipelineError> {
         let names = (1..=settings.clusters).map(|cluster| format!("cluster {cluster}")).collect();
-        let source: Arc<dyn TrainSource> = match self.versions(parts, round.number)? {
-            None => {
-                let source = NormalisedWindows::clone(&parts.train);
-                Arc::new(Relabelled::new(source, assigned.to_vec(), names))
-            }
-            Some(versions) => {
-                // Versions are of the cluster of their window.
-                let slots = slots(&self.config.augment);
-                let labels = assigned.iter().flat_map(|own| std::iter::repeat_n(*own, slots));
-                Arc::new(Relabelled::new(versions, labels.collect(), names))
-            }
-        };
-        let loader = self.placed_loader(source, None, self.loader())?;
+        // Versions are of the cluster of their window.
+        let slots = slots(&self.config.augment);
+        let labels = assigned.iter().flat_map(|own| std::iter::repeat_n(*own, slots)).collect();
+        let source = Relabelled::new(self.learnt_in(parts, round.number)?, labels, names);
+        let loader = self.placed_loader(Arc::new(source), None, self.loader())?;
         let loader = loader.with_masking(settings.masking);
         let objective =
             Clusters::new(assigned, settings.clusters, settings.noise, settings.time_mask);

@@ -29,7 +29,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::{Keys, json, ordered};
-use crate::online::{self, online};
+use crate::online;
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, split_reasons};
 use crate::unread::only_evaluates_by;
@@ -123,7 +123,7 @@ impl Chain for Pseudolabel {
         let windows = run.windows(&mut work.remade)?;
         work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
         let parts = iterate::ClusterParts::new(&windows, &settings)?;
-        work.reasons.push(run.placed_windows(&parts)?.reason());
+        work.reasons.push(run.placed(run.learnt_in(&parts, 1)?.as_ref())?.reason());
         work.resolved()?;
         if let Some(message) = parts.mask_warning(settings.time_mask) {
             run.listener.on(&Event::Warning { message });
@@ -183,8 +183,7 @@ impl Chain for Pseudolabel {
     }
 
     fn unread(&self, config: &PipelineConfig) -> Vec<String> {
-        let augment = online(&config.augment).is_none().then_some("augment");
-        augment.into_iter().chain(["model"]).map(str::to_owned).collect()
+        online::unread(config).into_iter().chain(["model".to_owned()]).collect()
     }
 
     fn unsearched(&self) -> Option<&'static str> {
