@@ -37,6 +37,17 @@ pub enum MaskingError {
         "`masking.longest` is 0 beside time_masks = {0}, so no step is hidden\n  set longest, too, or leave time_masks out"
     )]
     NoLength(usize),
+    /// More stretches than there are steps.
+    #[error(
+        "`masking.time_masks` is {found}; it must be at most {steps}, the steps of a sample: more stretches would hide all of it, or the same steps again\n  \
+         set time_masks to {steps} or less; SpecAugment has two"
+    )]
+    TooMany {
+        /// Stretches.
+        found: usize,
+        /// Steps of the longest sample.
+        steps: usize,
+    },
 }
 
 impl Masking {
@@ -64,6 +75,18 @@ impl Masking {
         }
         match self.time_masks {
             masks if masks > 0 && self.longest == 0.0 => Err(MaskingError::NoLength(masks)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that there are no more stretches than steps in the longest sample.
+    ///
+    /// # Errors
+    ///
+    /// More stretches than that.
+    pub fn validate_for(&self, steps: usize) -> Result<(), MaskingError> {
+        match self.time_masks {
+            found if found > steps => Err(MaskingError::TooMany { found, steps }),
             _ => Ok(()),
         }
     }
@@ -186,5 +209,16 @@ mod tests {
         assert!(said.contains("set longest, too, or leave time_masks out"), "{said}");
         // What a search may draw.
         assert!(with(0, 0.5).validate().is_ok());
+    }
+
+    #[test]
+    fn more_stretches_than_steps_are_refused() {
+        let masking = Masking { time_masks: 1_000_000, longest: 0.1, channels: 0.0 };
+        let said = masking.validate_for(20).unwrap_err().to_string();
+        assert!(
+            said.starts_with("`masking.time_masks` is 1000000; it must be at most 20,"),
+            "{said}"
+        );
+        assert!(Masking { time_masks: 20, ..masking }.validate_for(20).is_ok());
     }
 }

@@ -11,7 +11,7 @@ use firebox_core::{
 };
 use firebox_data::DataConfig;
 use firebox_eval::EvalConfig;
-use firebox_loader::{LoaderConfig, Masking, Resident, Shuffle, default_workers};
+use firebox_loader::{LoaderConfig, Masking, MaskingError, Resident, Shuffle, default_workers};
 use firebox_models::{BiLstmMaeConfig, MaskedConfig, PatchTransformerConfig, StackedLstmConfig};
 use firebox_monitor::MonitorConfig;
 use firebox_remote::RemoteConfig;
@@ -466,9 +466,29 @@ impl Default for ModelConfig {
 /// # Errors
 /// The key that cannot be, with the table's name.
 pub(crate) fn check_masking(masking: &Masking, table: &str) -> Result<(), PipelineError> {
-    masking.validate().map_err(|error| {
-        PipelineError::Setting(error.to_string().replacen('`', &format!("`{table}."), 1))
+    masking.validate().map_err(|error| of_table(&error, table))
+}
+
+/// Checks what every table of masking hides against the length of windows.
+///
+/// # Errors
+/// More stretches than a window has steps, with the table's name.
+pub(crate) fn check_masks(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let tables = [
+        ("finetune", config.finetune.as_ref().map(|table| &table.masking)),
+        ("forecast", config.forecast.as_ref().map(|table| &table.masking)),
+        ("multitimeframe", config.multitimeframe.as_ref().map(|table| &table.masking)),
+        ("pseudolabel", config.pseudolabel.as_ref().map(|table| &table.masking)),
+    ];
+    let mut there = tables.into_iter().filter_map(|(table, masking)| Some((table, masking?)));
+    there.try_for_each(|(table, masking)| {
+        masking.validate_for(config.window.length).map_err(|error| of_table(&error, table))
     })
+}
+
+/// An error of masking with the name of the table that it is in.
+fn of_table(error: &MaskingError, table: &str) -> PipelineError {
+    PipelineError::Setting(error.to_string().replacen('`', &format!("`{table}."), 1))
 }
 
 /// A table that a kind of pipeline does not use.

@@ -18,7 +18,7 @@ use firebox_remote::{RemoteConfig, RemoteError, fetch_until, is_remote};
 use crate::config::RunConfig;
 use crate::device::{ChosenDevice, free_memory};
 use crate::error::PipelineError;
-use crate::padding::padding;
+use crate::padding::{one_bucket, padding};
 use crate::pages::{self, Scattered};
 use crate::shared::Noted;
 use crate::stages::{Run, Windows};
@@ -111,7 +111,7 @@ impl Run<'_> {
     }
 
     /// Notes how a mapped set that is shuffled as a whole would be read in the order of its disk, and what padding
-    /// buckets would save; says so where a set is larger than memory.
+    /// buckets would save; says so where a set is larger than memory, or buckets sort nothing.
     fn look_at(&self, source: &dyn TrainSource, place: Place) {
         let loader = self.loader();
         let scattered = Scattered::find(source, place, &loader, pages::free);
@@ -121,7 +121,8 @@ impl Run<'_> {
             blocks: scattered.as_ref().map(|found| found.blocks),
             padding: ragged.then(|| padding(source, &loader)).flatten(),
         });
-        if let Some(message) = scattered.and_then(|found| found.warning()) {
+        let said = scattered.and_then(|found| found.warning());
+        for message in said.into_iter().chain(one_bucket(source, &loader)) {
             self.listener.on(&Event::Warning { message });
         }
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use firebox_core::{AugmentMode, Augmentation, Key, KeyBuilder, Normaliser, TrainWindows};
 use firebox_loader::{AugmentedWindows, NormalisedWindows, TrainSource};
 
-use crate::PipelineConfig;
 use crate::error::PipelineError;
-use crate::feed::drawn_on_device;
+use crate::feed::{drawn_on_device, effective};
 use crate::keys::json;
+use crate::{FinetuneConfig, Kind, PipelineConfig};
 
 /// Why windows of features of several timeframes are not scaled, warped or stretched.
 const DERIVED: &str = "windows hold features of [data.timeframes]: strengths, ratios and averages of bars, of which no market \
@@ -73,6 +73,38 @@ pub(crate) fn check(
              allowed are [augment.jitter] and {tables}"
         )),
     }
+}
+
+/// Refuses versions that would be windows as they are: an epoch would be so many times as long, and nothing else.
+pub(crate) fn check_drawn(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let Augmentation { jitter, scaling, time_warp, volatility_scaling, .. } = &config.augment;
+    let probabilities = [
+        jitter.probability,
+        scaling.probability,
+        time_warp.probability,
+        volatility_scaling.probability,
+    ];
+    if probabilities.iter().any(|probability| *probability > 0.0) {
+        return Ok(());
+    }
+    let by_mode = ("augment.versions", "augment.mode = \"none\"");
+    let own = ("finetune.versions", "finetune.versions = 0");
+    let stored = (by_mode, effective(&config.augment).versions);
+    let made = match (config.pipeline, &config.finetune) {
+        (Kind::Text, _) => vec![],
+        (Kind::Finetune, None) => vec![stored, (own, FinetuneConfig::default().versions)],
+        // A given encoder is not pre-trained.
+        (Kind::Finetune, Some(table)) if table.encoder.is_some() => vec![(own, table.versions)],
+        (Kind::Finetune, Some(table)) => vec![stored, (own, table.versions)],
+        _ => vec![stored],
+    };
+    let Some(((key, none), versions)) = made.into_iter().find(|(_, versions)| *versions > 0) else {
+        return Ok(());
+    };
+    Err(PipelineError::Setting(format!(
+        "all probabilities of [augment] are 0, so that each of `{key}` = {versions} versions would be its window, unchanged\n  \
+         set {none} to learn from the windows as they are, or augment.jitter.probability above 0"
+    )))
 }
 
 /// The settings as far as such kinds read them, for the keys that all kinds have: what is drawn, or the defaults.
@@ -192,6 +224,29 @@ mod tests {
         }
         assert_eq!(said(&format!("{FOLDS}{TIMEFRAMES}{JITTER_ALONE}")), "");
         assert_eq!(said(&format!("{FORECAST}{JITTER_ALONE}")), "");
+    }
+
+    #[test]
+    fn versions_that_would_be_their_windows_are_refused() {
+        let never = format!("{JITTER_ALONE}[augment.jitter]\nprobability = 0\n");
+        for kind in [CLIPS, FOLDS, FORECAST, ""] {
+            let said = said(&format!("{kind}{never}"));
+            assert!(said.contains("all probabilities of [augment] are 0"), "{kind}: {said}");
+            assert!(said.contains("`augment.versions` = 4") && said.contains("mode = \"none\""));
+        }
+        // Stored ones are as much in vain; none of them are not.
+        let stored = never.replace("'online'", "'cached'");
+        assert!(said(&stored).contains("all probabilities of [augment] are 0"), "{stored}");
+        let encoder = |versions: u32| {
+            let table = format!("[finetune]\nencoder = 'weights'\nversions = {versions}\n");
+            said(&format!("pipeline = 'finetune'\nlabels = 'last'\n{table}{stored}"))
+        };
+        assert!(encoder(2).contains("`finetune.versions` = 2") && encoder(0).is_empty());
+        for fine in
+            [stored.replace("'cached'", "'none'"), stored.replace("mode =", "versions = 0\nmode =")]
+        {
+            assert_eq!(said(&fine), "", "{fine}");
+        }
     }
 
     #[test]

@@ -34,6 +34,32 @@ pub(crate) fn padding(source: &dyn Source, loader: &LoaderConfig) -> Option<Padd
     (valid < all).then(|| Padding { share: share(all), now, buckets, left: share(rounded) })
 }
 
+/// What is to be said of `loader.buckets` where every sample lies in one of them, so that they sort nothing.
+pub(crate) fn one_bucket(source: &dyn Source, loader: &LoaderConfig) -> Option<String> {
+    let ([longest, _], buckets) = (source.shape(), loader.buckets);
+    if buckets == 0 || source.is_empty() {
+        return None;
+    }
+    let (mut least, mut most) = (usize::MAX, 0);
+    for length in (0..source.len()).map(|index| source.length(index)) {
+        (least, most) = (least.min(length), most.max(length));
+    }
+    // As the loader rounds them.
+    let rounded = |length: usize| length.max(1).next_multiple_of(buckets).min(longest.max(1));
+    if rounded(least) != rounded(most) {
+        return None;
+    }
+    let steps = match least == most {
+        true => format!("{most} steps each"),
+        false => format!("{least} to {most} steps"),
+    };
+    Some(format!(
+        "`loader.buckets` = {buckets} sorts nothing: all {} training samples, of {steps}, are in one bucket; leave it out{}",
+        source.len(),
+        if least == most { "" } else { ", or set fewer steps" }
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use firebox_loader::{LoadError, Sample, Shuffle};
@@ -94,6 +120,23 @@ mod tests {
         // One that the longest sample is within is none.
         let found = padding(&ragged, &LoaderConfig { buckets: 200, ..full }).unwrap();
         assert!((found.share - (1.0 - 125.0 / 400.0)).abs() < 1e-12, "{found:?}");
+    }
+
+    #[test]
+    fn buckets_that_sort_nothing_are_told() {
+        let full = LoaderConfig::default();
+        let said =
+            |lengths, buckets| one_bucket(&Ragged(lengths), &LoaderConfig { buckets, ..full });
+        let equal = said(&[40, 40, 40], 8).unwrap();
+        assert!(equal.contains("all 3 training samples, of 40 steps each, are in one"), "{equal}");
+        assert!(equal.ends_with("leave it out"), "{equal}");
+        let near = said(&[33, 40], 8).unwrap();
+        assert!(near.contains("of 33 to 40 steps") && near.ends_with("set fewer steps"), "{near}");
+        // 104 is cut to the longest sample.
+        assert!(said(&[97, 100], 8).is_some() && said(&[10, 90], 500).is_some());
+        for (lengths, buckets) in [(&[32, 33][..], 8), (&[10, 100], 8), (&[40, 40], 0), (&[], 8)] {
+            assert_eq!(said(lengths, buckets), None, "{lengths:?} {buckets}");
+        }
     }
 
     #[test]

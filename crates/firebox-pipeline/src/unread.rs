@@ -88,6 +88,26 @@ mod tests {
         assert!(said(few).contains("`loader.tokens` is 5, and a window has"), "{}", said(few));
         assert!(!said(&format!("{few}[window]\nwhole = true")).contains("tokens"));
         assert_eq!(said(&format!("{TEXT}{few}")), "");
+        let equal = "[loader]\nbuckets = 8\n";
+        let refused = said(equal);
+        assert!(
+            refused.contains("`loader.buckets` is 8, and all windows have the same"),
+            "{refused}"
+        );
+        assert!(refused.contains("leave it out"), "{refused}");
+        assert_eq!(said(&format!("{equal}[window]\nwhole = true")), "");
+        assert_eq!(said(&format!("{TEXT}{equal}")), "");
+        let masks = "masking = { time_masks = 1000000, longest = 0.1 }\n";
+        for (begin, table) in [
+            (FORECAST.replace("[forecast]\n", &format!("[forecast]\n{masks}")), "forecast"),
+            (format!("{FOLDS}[multitimeframe]\n{masks}"), "multitimeframe"),
+            (format!("pipeline = 'pseudolabel'\n[pseudolabel]\n{masks}"), "pseudolabel"),
+            (format!("pipeline = 'finetune'\nlabels = 'last'\n[finetune]\n{masks}"), "finetune"),
+        ] {
+            let said = said(&begin);
+            let wanted = format!("`{table}.masking.time_masks` is 1000000; it must be at most ");
+            assert!(said.starts_with(&wanted), "{said}");
+        }
         let ftp = said("[data]\npath = 'ftp://server/bars.csv'");
         assert!(ftp.contains("use s3://, gs://, az:// or https://"), "{ftp}");
         let memory = "[loader]\nresident = 'memory'\n";

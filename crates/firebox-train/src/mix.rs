@@ -30,7 +30,7 @@ pub enum Mix {
     /// uniform share of them, and the window counts for both classes by their shares of its steps.
     /// Source: Yun et al., "CutMix", 2019, along time.
     Cutmix {
-        /// Probability that a batch is mixed, from 0 to 1; R1: 0.5.
+        /// Probability that a batch is mixed, above 0 and at most 1; R1: 0.5.
         #[serde(default = "half")]
         probability: f64,
     },
@@ -70,8 +70,9 @@ impl Mix {
                 check("mix.mixup.alpha", alpha, fits, "from 0.001 to 1000")
             }
             Self::Cutmix { probability } => {
-                let fits = |p: f64| (0.0..=1.0).contains(&p);
-                check("mix.cutmix.probability", probability, fits, "from 0 to 1")
+                let fits = |p: f64| p > 0.0 && p <= 1.0;
+                let allowed = "above 0 and at most 1; with mix = \"none\" nothing is mixed";
+                check("mix.cutmix.probability", probability, fits, allowed)
             }
         }
     }
@@ -266,6 +267,14 @@ mod tests {
         let refused = |mix: Mix| mix.validate().unwrap_err().to_string();
         assert!(refused(Mix::Mixup { alpha: 0.0 }).contains("mix.mixup.alpha` is 0"));
         assert!(refused(Mix::Mixup { alpha: f64::NAN }).contains("NaN"));
-        assert!(refused(Mix::Cutmix { probability: 1.5 }).contains("from 0 to 1"));
+        for probability in [1.5, -0.5, f64::NAN] {
+            let said = refused(Mix::Cutmix { probability });
+            assert!(said.contains("must be above 0 and at most 1"), "{said}");
+        }
+        // What mixes nothing is a slip, and has another name.
+        let never = refused(Mix::Cutmix { probability: 0.0 });
+        assert!(never.contains("mix.cutmix.probability` is 0;"), "{never}");
+        assert!(never.contains("with mix = \"none\" nothing is mixed"), "{never}");
+        assert_eq!(Mix::Cutmix { probability: 1.0 }.validate(), Ok(()));
     }
 }

@@ -9,7 +9,7 @@ mod sequences;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Calendar, Event, Key, Labels, SplitRule, Stream, count};
+use firebox_core::{Augmentation, Calendar, Event, Key, Labels, SplitRule, Stream, count};
 use firebox_eval::{ForecastEvaluation, TestScore};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
@@ -185,7 +185,8 @@ impl Chain for Forecast {
         if first.summary.outcome == Outcome::Interrupted {
             return Ok(Making::Interrupted { step: first.summary.steps });
         }
-        let (trained, outcome) = (said(&sequences, config, &first.summary), first.summary.outcome);
+        let trained = said(&sequences, &run.config.augment, config, &first.summary);
+        let outcome = first.summary.outcome;
         let mut step = first.summary.steps;
         let mut models = vec![first.model];
         for more in 1..config.seeds {
@@ -213,7 +214,7 @@ impl Chain for Forecast {
         }
         work.remade += evaluated;
         run.keep_model(work, kept(run, &sequences, &models[0], &trained, measured.scores())?)?;
-        let report = page::report(work.prepared.name(), &sequences, &measured);
+        let report = page::report(run, work.prepared.name(), &sequences, &measured);
         Ok(Making::Complete(Box::new(Made { report, trained, outcome: outcome.to_string() })))
     }
 
@@ -310,14 +311,23 @@ fn kept<'a>(
 }
 
 /// One line on what was trained.
-fn said(sequences: &Sequences, config: &ForecastConfig, summary: &Summary) -> String {
+fn said(
+    sequences: &Sequences,
+    augment: &Augmentation,
+    config: &ForecastConfig,
+    summary: &Summary,
+) -> String {
     let seeds = match config.seeds {
         1 => String::new(),
         seeds => format!(" of the first of {seeds} seeds"),
     };
+    let (windows, slots) = (sequences.train().len(), online::slots(augment));
+    let versions = match slots {
+        1 => String::new(),
+        slots => format!(" ({} with augmented versions)", windows * slots),
+    };
     format!(
-        "trained on {} windows: {} in {}{seeds}, {}",
-        sequences.train().len(),
+        "trained on {windows} windows{versions}: {} in {}{seeds}, {}",
         count(summary.steps, "step"),
         count(summary.epochs, "epoch"),
         summary.outcome

@@ -11,6 +11,8 @@ use firebox_eval::{
 use super::measure::Measured;
 use super::sequences::Sequences;
 use crate::measure::{data_tables, table};
+use crate::online::slots;
+use crate::stages::Run;
 
 /// Horizons whose forecasts are drawn.
 const SHOWN_HORIZONS: usize = 3;
@@ -18,7 +20,12 @@ const SHOWN_HORIZONS: usize = 3;
 const SHOWN_STEPS: usize = 96;
 
 /// What this kind of run has to say.
-pub(super) fn report(name: &str, sequences: &Sequences, measured: &Measured) -> Report {
+pub(super) fn report(
+    run: &Run<'_>,
+    name: &str,
+    sequences: &Sequences,
+    measured: &Measured,
+) -> Report {
     let evaluation = &measured.evaluation;
     let verdict = forecast_verdict(evaluation);
     let tone = match verdict.outcome {
@@ -33,6 +40,7 @@ pub(super) fn report(name: &str, sequences: &Sequences, measured: &Measured) -> 
     report.data = data_tables(&sequences.windows);
     report.facts = vec![
         Fact::new("training windows", sequences.train().len().to_string()),
+        Fact::new("augmented versions", (slots(&run.config.augment) - 1).to_string()),
         Fact::new("static features", sequences.rule().static_features().to_string()),
     ];
     report

@@ -9,9 +9,10 @@ use firebox_remote::check_url;
 use firebox_train::LossScale;
 
 use super::paths::urls;
+use crate::config::check_masks;
 use crate::error::PipelineError;
 use crate::settle::check_batches;
-use crate::{Kind, PipelineConfig};
+use crate::{Kind, PipelineConfig, online};
 
 /// What no single component can check by itself.
 pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
@@ -28,9 +29,11 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     check_folders(config)?;
     check_tables(config)?;
     config.pipeline.chain().check(config)?;
+    check_masks(config)?;
     check_loader(config)?;
     urls(config).filter_map(Path::to_str).try_for_each(check_url)?;
     firebox_cache::check_parameters(&config.augment)?;
+    online::check_drawn(config)?;
     config.train.validate()?;
     config.evaluate.validate()?;
     config.monitor.validate()?;
@@ -192,6 +195,13 @@ fn check_loader(config: &PipelineConfig) -> Result<(), PipelineError> {
         return Err(PipelineError::Setting(format!(
             "`loader.tokens` is {tokens}, and a window has {length} steps (`window.length`), which a batch must hold\n  \
              set loader.tokens to {length} or more, or leave it out"
+        )));
+    }
+    let buckets = config.loader.buckets;
+    if known && buckets != 0 {
+        return Err(PipelineError::Setting(format!(
+            "`loader.buckets` is {buckets}, and all windows have the same {length} steps (`window.length`): there is nothing to sort by length\n  \
+             leave it out; it is for texts, and for series of their own lengths (window.whole = true)"
         )));
     }
     match drawn_anew(config) {
