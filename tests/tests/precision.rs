@@ -168,9 +168,9 @@ fn auto_chooses_the_type_that_it_measured_as_faster_and_keeps_the_reason() {
 /// Linux alone says how much memory there is to choose by.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_batch_that_is_chosen_is_told_before_the_run_and_no_larger_than_the_training_set() {
+fn a_batch_that_is_chosen_is_told_before_the_run_and_leaves_an_epoch_ten_steps() {
     let project = project();
-    // 44 samples: 32 are taken whatever they bring, and twice as many are more than there are.
+    // 44 samples: batches of 8 would be six steps.
     let few = ["--set", "window.stride=60", "--set", "train.epochs=1"];
     let auto = ["run", "small.toml", "--log", "json", "--set", "loader.batch_size=auto"];
     let output = firebox(project.path(), &[&auto[..], &few].concat());
@@ -192,11 +192,10 @@ fn a_batch_that_is_chosen_is_told_before_the_run_and_no_larger_than_the_training
     let windows = events[place("stage-finished", "augment")]["detail"].as_str().unwrap();
     let windows: usize = windows.split_whitespace().next().unwrap().parse().unwrap();
     let size: usize = size.parse().unwrap();
-    assert!(size <= windows && 2 * size > windows, "{size} of {windows}: {detail}");
-    assert!(
-        reason.contains(&format!("more than the {windows} samples of the training set")),
-        "{detail}"
-    );
+    let steps = |size| windows.div_ceil(size);
+    assert!(steps(size) >= 10 && steps(2 * size) < 10, "{size} of {windows}: {detail}");
+    let end = format!("would leave fewer than 10 steps in an epoch of {windows} samples");
+    assert!(reason.contains(&end), "{detail}");
     // The same again, from what was kept: the same run.
     let again = firebox(project.path(), &[&auto[..], &few].concat());
     let told = String::from_utf8_lossy(&again.stdout);

@@ -59,15 +59,14 @@ pub(crate) trait Chain: Sync {
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError>;
 
-    /// How many windows, or texts, the training set has, for whoever chooses a batch: no batch is to be larger than all of
-    /// their samples. The data are read for it. None where `loader.batch_size` sizes no batch.
+    /// How many windows, or texts, the training set has, for whoever measures steps before a run: an epoch is to have some
+    /// steps, and no batch is larger than all of their samples. The data are read for it, and their channels are known from
+    /// then on. None where they are not counted.
     ///
     /// # Errors
     ///
     /// Whatever keeps the data from being read, as in a run.
-    fn training_windows(&self, _run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
-        Ok(None)
-    }
+    fn training_windows(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError>;
 
     /// Samples of each of them in an epoch: its original and its versions.
     fn slots(&self, _config: &PipelineConfig) -> usize {

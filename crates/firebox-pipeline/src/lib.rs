@@ -85,6 +85,7 @@ mod search;
 mod settle;
 mod shared;
 mod stages;
+mod step;
 mod sub;
 mod text;
 mod ucr;

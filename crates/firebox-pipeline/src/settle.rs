@@ -6,34 +6,33 @@
 //! measures nothing.
 
 use std::ffi::OsStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use firebox_core::{MatmulPrecision, Precision};
+use firebox_core::MatmulPrecision;
 use firebox_eval::Reason;
 use firebox_export::ModelCard;
 use firebox_kernels::{CpuKernels, F32Products};
-use firebox_train::LossScale;
 
 use crate::PipelineConfig;
 use crate::batch_size;
-use crate::bench::Probe;
 use crate::config::{Autotune, LARGEST_BATCH};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::keys::json;
-use crate::precision::{Abilities, Policy, Resolution, choose_cached, device_class, resolve};
-use crate::pretrain::probe_shape;
+use crate::precision::{Abilities, resolve};
 
-/// Steps of the model that one measurement takes in one type.
-const STEPS: u64 = 4;
+mod chosen;
+
+use chosen::{Timed, choose, timed};
+
 /// What says how many threads compute.
 const THREADS: &str = "RAYON_NUM_THREADS";
 /// Threads at most: more than processors have. With tens of thousands nothing goes on, or the system refuses them.
 const MOST_THREADS: usize = 4096;
 
 /// The settings with every value settled, and a reason for each that was. `samples` counts those of the training set,
-/// where the kind of pipeline can: it reads the data for that, and is asked only where a batch is to be chosen. `told` hears
-/// what was chosen where `auto` was written, whether that was known before, and how long it took.
+/// where the kind of pipeline can: it reads the data for that, and is asked only where steps are to be measured. `told`
+/// hears what was measured: what was chosen where `auto` was written, and what it costs to compute layers again; whether
+/// that was known before, and how long it took.
 pub(crate) fn settle(
     config: &PipelineConfig,
     device: &ChosenDevice,
@@ -52,17 +51,15 @@ pub(crate) fn settle(
     }
     let resolution = resolve(config.run.rule(), config.run.matmul, &Abilities::of(device)?)?;
     let tuned = autotune(&config, device)?;
-    // After all that is refused without data, and before models are measured: with the channels that the data have, once
-    // these were read.
-    let samples = if sized { None } else { samples()? };
-    let started = Instant::now();
-    let (policy, reused) = match resolution {
-        Resolution::Settled(policy) => (policy, false),
-        Resolution::Measure(candidates) => measure(&config, candidates, device)?,
-    };
+    // After all that is refused without data, and before models are measured: with the channels that the data have, in
+    // batches that they fill.
+    let measured = !sized || config.run.auto || config.run.recompute;
+    let samples = if measured { samples()? } else { None };
+    let (policy, batch) = choose(&config, resolution, samples, device)?;
+    let Timed { found: policy, reused, took } = policy;
     let precision = reason("run.precision", policy.precision.to_string(), policy.reason);
     if config.run.auto {
-        told(&precision, reused, started.elapsed());
+        told(&precision, reused, took);
     }
     config.run.precision = policy.precision;
     config.run.auto = false;
@@ -71,22 +68,29 @@ pub(crate) fn settle(
     config.run.matmul = config.run.matmul.filter(|matmul| *matmul == MatmulPrecision::Highest);
     reasons.push(precision);
     reasons.extend(tuned);
-    if !sized {
-        let started = Instant::now();
-        let (chosen, reused) = batch_size::choose_cached(&config, samples, device)?;
+    if let Some(Timed { found: chosen, reused, took }) = batch {
         config.loader.batch_size = chosen.size;
         let chosen = reason("loader.batch_size", chosen.size.to_string(), chosen.reason);
-        told(&chosen, reused, started.elapsed());
+        told(&chosen, reused, took);
         reasons.push(chosen);
         let rate = config.train.learning_rate();
         let why = "not adjusted to the batch: it is as written, or R1's for a batch of 512";
         reasons.push(reason("learning rate", rate.to_string(), why.to_owned()));
     }
     if config.run.recompute {
-        let why = batch_size::recompute_trade(&config, device)?;
-        reasons.push(reason("run.recompute", "true".to_owned(), why));
+        let batch = filled(config.loader.batch_size, samples);
+        let trade = || batch_size::recompute_trade(&config, batch, device);
+        let Timed { found: why, reused, took } = timed(trade)?;
+        let trade = reason("run.recompute", "true".to_owned(), why);
+        told(&trade, reused, took);
+        reasons.push(trade);
     }
     Ok((config, reasons))
+}
+
+/// The samples of a batch of this size, of which a training set may have fewer.
+fn filled(batch: usize, samples: Option<usize>) -> usize {
+    batch.min(samples.unwrap_or(batch).max(1))
 }
 
 /// Runs `f` with products of f32 as exact as settled settings have them.
@@ -124,10 +128,22 @@ fn trained_with(settings: &serde_json::Value) -> Option<MatmulPrecision> {
     serde_json::from_value(settings.pointer("/run/matmul")?.clone()).ok()
 }
 
-/// The reasons that the settings beside a run give, where the values are still theirs: what was measured
-/// then is as written now, and its reason is what was measured.
+/// The reasons that the settings beside a run give.
+pub(crate) fn reasons_in(settings: &str) -> Vec<Reason> {
+    let said = settings.lines().map_while(|line| line.strip_prefix("# "));
+    let reason = |line: &str| {
+        let (key, rest) = line.split_once(" = ")?;
+        let (value, reason) = rest.split_once(": ")?;
+        let [key, value, reason] = [key, value, reason].map(str::to_owned);
+        Some(Reason { key, value, reason })
+    };
+    said.filter_map(reason).collect()
+}
+
+/// The reasons from before, where the values are still theirs: what was measured then is as written now, and its
+/// reason is what was measured.
 pub(crate) fn as_before(
-    settings: &str,
+    before: Vec<Reason>,
     config: &PipelineConfig,
     mut now: Vec<Reason>,
 ) -> Vec<Reason> {
@@ -136,67 +152,16 @@ pub(crate) fn as_before(
         ("loader.batch_size", config.loader.batch_size.to_string()),
         ("learning rate", config.train.learning_rate().to_string()),
     ];
-    for line in settings.lines().map_while(|line| line.strip_prefix("# ")) {
-        let Some((key, rest)) = line.split_once(" = ") else { continue };
-        let Some((value, reason)) = rest.split_once(": ") else { continue };
-        if !own.iter().any(|(own, found)| *own == key && found == value) {
+    for before in before {
+        if !own.iter().any(|(own, found)| *own == before.key && *found == before.value) {
             continue;
         }
-        let [key, value, reason] = [key, value, reason].map(str::to_owned);
-        let before = Reason { key, value, reason };
         match now.iter_mut().find(|reason| reason.key == before.key) {
             Some(reason) => *reason = before,
             None => now.push(before),
         }
     }
     now
-}
-
-/// `run.precision = "auto"`: what is chosen, and whether it was before.
-fn measure(
-    config: &PipelineConfig,
-    mut candidates: Vec<Precision>,
-    device: &ChosenDevice,
-) -> Result<(Policy, bool), PipelineError> {
-    // A type that the settings forbid is not chosen.
-    if config.train.loss_scale == LossScale::Off && !config.train.allow_unscaled_f16 {
-        candidates.retain(|precision| *precision != Precision::F16);
-    }
-    let batch = match config.loader.batch_size {
-        0 => device_class(&device.description).batch_size,
-        size => size,
-    };
-    let model = model_text(config, batch);
-    let chain = config.pipeline.chain();
-    // What was chosen stays, whatever memory is free at another start.
-    let begin = || {
-        let batch = batch_size::fitting(config, batch, device)?;
-        let what = match chain.own_batches(config) {
-            None => format!("this model with batches of {batch}"),
-            Some(_) => "what this pipeline trains, in its own batches".to_owned(),
-        };
-        let time = move |precision| {
-            let probe = Probe { precision, batch, steps: STEPS, train: &config.train };
-            chain.probe(config, probe, device).map(|measured| measured.times)
-        };
-        Ok((what, time))
-    };
-    let (choice, reused) = choose_cached(&config.run.cache, &model, &candidates, device, begin)?;
-    Ok((Policy { precision: choice.precision, reason: choice.reason }, reused))
-}
-
-/// All that decides what a step of this model takes.
-pub(crate) fn model_text(config: &PipelineConfig, batch: usize) -> String {
-    let train = &config.train;
-    let tables = (
-        (&config.pipeline, &config.model, config.run.recompute),
-        (&train.optimizer, train.clip, train.clip_value, &train.average, train.loss_scale),
-        (&config.finetune, &config.forecast, &config.multitimeframe, &config.pseudolabel),
-        &config.text,
-    );
-    // Data that cannot be read is said by whoever reads it.
-    let shape = probe_shape(config).unwrap_or([config.window.length, 0]);
-    format!("{} {shape:?} {batch}", json(&tables))
 }
 
 /// Refuses what the environment says, and nobody would heed. That is the machine's own, so it is looked at before
@@ -307,6 +272,7 @@ fn autotune(
 
 #[cfg(test)]
 mod tests {
+    use firebox_core::Precision;
     use firebox_data::Paths;
     use firebox_models::BiLstmMaeConfig;
     use tempfile::TempDir;
@@ -357,6 +323,38 @@ mod tests {
         let again = settle(&config, &ChosenDevice::named("cpu"), || Ok(None), tell).unwrap();
         assert_eq!(again.1, reasons);
         assert_eq!(told.into_inner(), [(only.clone(), true)]);
+    }
+
+    #[test]
+    fn a_precision_is_measured_in_the_batch_that_the_run_takes_and_not_again_for_another_rate() {
+        let (folder, data) = with_bars();
+        let mut config = small();
+        config.data.path = data;
+        config.run.cache = folder.path().join("cache");
+        config.run.auto = true;
+        let measured = |config: &PipelineConfig, samples: Option<usize>| {
+            let told = std::cell::RefCell::new(vec![]);
+            let tell = |reason: &Reason, reused, _| {
+                told.borrow_mut().push((reason.reason.clone(), reused));
+            };
+            settle(config, &ChosenDevice::named("cpu"), || Ok(samples), tell).unwrap();
+            told.into_inner().remove(0)
+        };
+        let (reason, reused) = measured(&config, Some(100));
+        assert!(reason.contains("with batches of 4") && !reused, "{reason}");
+        // What takes no time.
+        config.train.optimizer = firebox_train::Optimizer::AdamW(firebox_train::AdamWConfig {
+            learning_rate: 1e30,
+            ..firebox_train::AdamWConfig::default()
+        });
+        (config.run.seed, config.train.epochs) = (7, 3);
+        assert_eq!(measured(&config, None), (reason.clone(), true));
+        // A training set of fewer samples, and another size.
+        let (reason, reused) = measured(&config, Some(3));
+        assert!(reason.contains("with batches of 3") && !reused, "{reason}");
+        config.loader.batch_size = 8;
+        let (reason, reused) = measured(&config, Some(100));
+        assert!(reason.contains("with batches of 8") && !reused, "{reason}");
     }
 
     /// Each kind of pipeline with models that a step of takes milliseconds.
@@ -421,6 +419,11 @@ mod tests {
         let own = reasons.iter().find(|reason| reason.key == "run.recompute").unwrap();
         assert!(found.run.recompute && own.reason.contains("ms a step"), "{}", own.reason);
         assert_eq!(settled(&config, "cpu").unwrap().1, reasons);
+        // It is told, too, with whether it was known.
+        let told = std::cell::RefCell::new(vec![]);
+        let tell = |reason: &Reason, reused, _| told.borrow_mut().push((reason.clone(), reused));
+        settle(&config, &ChosenDevice::named("cpu"), || Ok(None), tell).unwrap();
+        assert_eq!(told.into_inner(), [(own.clone(), true)]);
     }
 
     #[test]
@@ -436,7 +439,7 @@ mod tests {
                       # loader.batch_size = 64: 128 brings +1 %\n# split = time: as of then\n\n\
                       # loader.batch_size = 64: not a reason any more";
         let said = |config: &PipelineConfig| -> Vec<String> {
-            let reasons = as_before(before, config, now.clone()).into_iter();
+            let reasons = as_before(reasons_in(before), config, now.clone()).into_iter();
             reasons
                 .map(|reason| format!("{} = {}: {}", reason.key, reason.value, reason.reason))
                 .collect()

@@ -5,7 +5,7 @@
 //! device, or below it where that may not fit or would take long, by what the two smallest sizes took; it goes down
 //! by halves as long as these are as fast, or else up by doubles as long as these are faster. A double is tried only if
 //! what two sizes took says that it fits. It ends where a size of more than 32 brings less than 5 % more windows a
-//! second, or where the training set has no more windows. The learning rate is left alone.
+//! second, or would leave fewer than ten optimizer steps an epoch. The learning rate is left alone.
 //!
 //! On a processor the program's allocator counts bytes. With CUDA, NVIDIA's driver says what is
 //! free: a size takes what is free less behind its steps, when Burn's pools still hold what they had needed.
@@ -13,6 +13,7 @@
 //! What is chosen is kept for as long as it fits into memory at all: free memory is another one at every
 //! start, and a run that goes on needs the batch that it began with.
 
+mod epoch;
 mod search;
 
 use std::path::Path;
@@ -20,16 +21,17 @@ use std::path::Path;
 use firebox_core::{Key, KeyBuilder};
 use firebox_train::memory;
 
-use crate::PipelineConfig;
 use crate::bench::Probe;
 use crate::cached::{cached, cached_if};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::device_class;
-use crate::settle::model_text;
+use crate::step::{of_step, step_text};
+use crate::{Kind, PipelineConfig};
 
+use epoch::Epoch;
 pub(crate) use search::Chosen;
-use search::{Found, SIZES, STEPS, Taken, choose, expected, is_of_device, mib, most};
+use search::{Found, Guess, SIZES, STEPS, Taken, choose, expected, is_of_device, mib};
 
 /// Bucket of the cache.
 const BUCKET: &str = "batch-v2";
@@ -52,7 +54,7 @@ pub(crate) fn check_sized(
 }
 
 /// [`choose`], or what was found before for this model, precision and device, and whether it was. `samples` are those of
-/// the training set, where they were counted.
+/// the training set, where they were counted, with the versions that an epoch has of them.
 pub(crate) fn choose_cached(
     config: &PipelineConfig,
     samples: Option<usize>,
@@ -61,24 +63,33 @@ pub(crate) fn choose_cached(
     let class = device_class(&device.description);
     give_back(device);
     let room = counted(device)?;
-    let samples = samples.unwrap_or(usize::MAX);
-    let most = most(samples);
-    let key = Key::builder("batch", 5)
-        .field("most", (most as u64).to_le_bytes())
+    let epoch = Epoch::new(samples, config.train.accumulate);
+    let what = match config.pipeline {
+        Kind::Text => "texts",
+        _ => "windows",
+    };
+    let mut key = Key::builder("batch", 5);
+    // Left out where it is as it was when nothing else was said.
+    if what != "windows" {
+        key = key.field("what", what);
+    }
+    let key = key
+        .field("most", (epoch.most() as u64).to_le_bytes())
         .field("class", class.name.as_str())
         .field("guess", (class.batch_size as u64).to_le_bytes())
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("device", device.description.as_str())
         .field("arithmetic", device.arithmetic()?)
         .field("precision", config.run.precision.to_string())
-        .field("model", model_text(config, 0))
+        .field("model", step_text(config, 0))
         .finish();
     let fits = |found: &Found| found.bytes <= room;
     let (found, reused) = cached_if(&config.run.cache.join(BUCKET), &key, fits, || {
         begin(config, device)?;
-        choose(room, most, (&class.name, class.batch_size), |size| take(config, size, device))
+        let guess = Guess { class: &class.name, size: class.batch_size };
+        choose(room, epoch.most(), guess, what, |size| take(config, size, device))
     })?;
-    Ok((found.within(samples), reused))
+    Ok((found.within(epoch), reused))
 }
 
 /// The first steps of a GPU also make what all later ones use: they are taken, and not counted.
@@ -111,24 +122,27 @@ fn free(device: &ChosenDevice) -> Option<u64> {
     }
 }
 
-/// What it costs and saves that layers are computed again, in one line: measured with and without.
+/// What it costs and saves that layers are computed again, in one line: measured with and without, in batches of this
+/// size; and whether it was known.
 pub(crate) fn recompute_trade(
     config: &PipelineConfig,
+    batch: usize,
     device: &ChosenDevice,
-) -> Result<String, PipelineError> {
-    let key = of_steps(Key::builder("recompute", 3), config, config.loader.batch_size, device)?;
-    cached(&config.run.cache.join("recompute-v1"), &key, || {
+) -> Result<(String, bool), PipelineError> {
+    let key = of_steps(Key::builder("recompute", 3), config, batch, device)?;
+    let measure = || {
         let mut kept = config.clone();
         kept.run.recompute = false;
         // Who lets layers be computed again may have no memory to keep them.
-        let size = fitting(&kept, config.loader.batch_size, device)?;
+        let size = fitting(&kept, batch, device)?;
         begin(config, device)?;
         let said = traded(|recompute| take(if recompute { config } else { &kept }, size, device))?;
-        Ok(match size == config.loader.batch_size {
+        Ok(match size == batch {
             true => said,
             false => format!("{said}, in batches of {size}: larger ones may not fit without it"),
         })
-    })
+    };
+    cached_if(&config.run.cache.join("recompute-v1"), &key, |_| true, measure)
 }
 
 /// The key of what steps of this model say, in batches of so many windows, or of any size with 0.
@@ -144,7 +158,7 @@ fn of_steps(
         .field("arithmetic", device.arithmetic()?)
         .field("threads", rayon::current_num_threads().to_le_bytes())
         .field("precision", config.run.precision.to_string())
-        .field("model", model_text(config, windows));
+        .field("model", step_text(config, windows));
     Ok(key.finish())
 }
 
@@ -257,7 +271,7 @@ fn give_back(device: &ChosenDevice) {
     }
 }
 
-/// Takes steps of a size.
+/// Takes steps of a size, with the settings that a step is made of.
 fn take(
     config: &PipelineConfig,
     size: usize,
@@ -271,8 +285,9 @@ fn take(
     let pools = reserved();
     memory::reset_peak();
     let precision = config.run.precision;
-    let probe = Probe { precision, batch: size, steps: STEPS, train: &config.train };
-    let measured = config.pipeline.chain().probe(config, probe, device)?;
+    let own = of_step(config);
+    let probe = Probe { precision, batch: size, steps: STEPS, train: &own.train };
+    let measured = config.pipeline.chain().probe(&own, probe, device)?;
     let bytes = match (on_cpu, before) {
         (true, before) => memory::peak().unwrap_or(0).saturating_sub(before.unwrap_or(0)),
         (false, Some(before)) => before.saturating_sub(free(device).unwrap_or(0)),
@@ -326,8 +341,10 @@ mod tests {
         let key = Key::builder("test", 1).finish();
         let ask = |room: u64| {
             let fits = |found: &Found| found.bytes <= room;
-            let measure = || choose(room, SIZES[1], ("a class", 128), model(1 << 20));
-            cached_if(folder.path(), &key, fits, measure).unwrap().0.within(usize::MAX).size
+            let guess = Guess { class: "a class", size: 128 };
+            let measure = || choose(room, SIZES[1], guess, "windows", model(1 << 20));
+            let found = cached_if(folder.path(), &key, fits, measure).unwrap().0;
+            found.within(Epoch::new(None, 1)).size
         };
         // More room than when it was chosen, a little less, and less than it takes.
         assert_eq!([200, 4000, 140, 100].map(|mib| ask(mib * MIB)), [128, 128, 128, 64]);

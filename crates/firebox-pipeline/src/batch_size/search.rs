@@ -3,6 +3,7 @@
 use firebox_train::TrainError;
 use serde::{Deserialize, Serialize};
 
+use super::epoch::Epoch;
 use crate::error::PipelineError;
 
 /// The part of the free memory that stays free (Firebox's own).
@@ -37,28 +38,28 @@ pub(super) struct Found {
     pub(super) bytes: u64,
     /// What was measured of it.
     measured: String,
-    /// Why it is not twice as many; none if the training set has no more.
+    /// Why it is not twice as many; none if an epoch would have too few steps.
     ended: Option<String>,
     /// What is said of the guess.
     guess: String,
 }
 
 impl Found {
-    /// The same for a training set of so many samples, by which [`most`] bounded the search.
-    pub(super) fn within(self, samples: usize) -> Chosen {
+    /// The same for an epoch, whose [`most`](Epoch::most) bounded the search.
+    pub(super) fn within(self, epoch: Epoch) -> Chosen {
         let Self { size, measured, guess, .. } = self;
-        let ended = self.ended.unwrap_or_else(|| {
-            format!("{} is more than the {samples} samples of the training set", 2 * size)
-        });
+        let ended = self.ended.unwrap_or_else(|| epoch.against(2 * size));
         // Of fewer samples than the smallest size has, all are one batch.
         let reason = format!("{measured}; {ended}{guess}");
-        Chosen { size: size.min(samples.max(1)), reason }
+        Chosen { size: size.min(epoch.samples.max(1)), reason }
     }
 }
 
-/// The largest size that is tried for a training set of so many samples.
-pub(super) fn most(samples: usize) -> usize {
-    1 << samples.clamp(SIZES[0], SIZES[1]).ilog2()
+/// The guess for a class of devices.
+#[derive(Clone, Copy)]
+pub(super) struct Guess<'a> {
+    pub(super) class: &'a str,
+    pub(super) size: usize,
 }
 
 /// What steps of a size took.
@@ -80,9 +81,9 @@ impl Taken {
     }
 
     /// Why its half is taken in its place.
-    fn against(&self, half: Self) -> String {
+    fn against(&self, half: Self, what: &str) -> String {
         let more = 100.0 * (self.rate() / half.rate() - 1.0);
-        format!("{} brings {more:+.0} % windows a second", self.size)
+        format!("{} brings {more:+.0} % {what} a second", self.size)
     }
 }
 
@@ -103,6 +104,8 @@ struct Search<F> {
     room: u64,
     /// The largest size that is tried.
     most: usize,
+    /// What a batch is made of, in the plural.
+    what: &'static str,
     /// In the order of their sizes.
     all: Vec<Taken>,
     /// The smallest size that the device refused, and what it said.
@@ -194,14 +197,14 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
             if best.gains(half) {
                 break;
             }
-            ended = Some(best.against(half));
+            ended = Some(best.against(half, self.what));
             best = half;
         }
         Ok((best, ended))
     }
 
     /// The largest size from this one up that fits, by what smaller ones took and by itself, and is faster than its half,
-    /// with the reason against its double, if it is another than the training set's end.
+    /// with the reason against its double, if it is another than the steps of an epoch.
     fn up(&mut self, mut best: Taken) -> Result<(Taken, Option<String>), PipelineError> {
         loop {
             if best.size >= SIZES[1] {
@@ -231,7 +234,7 @@ impl<F: FnMut(usize) -> Result<Taken, PipelineError>> Search<F> {
                 Err(said) => return Ok((best, Some(said))),
             };
             if size > SMALL && !taken.gains(best) {
-                return Ok((best, Some(taken.against(best))));
+                return Ok((best, Some(taken.against(best, self.what))));
             }
             best = taken;
         }
@@ -250,15 +253,16 @@ pub(super) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// Chooses a size for `room` bytes by what `take` measures, from the guess for a class on; none beyond the [`most`] of a
-/// training set.
+/// Chooses a size for `room` bytes by what `take` measures, from the guess for a class on; none beyond the
+/// [`most`](Epoch::most) of an epoch. `what` is what a batch is made of.
 pub(super) fn choose(
     room: u64,
     most: usize,
-    (class, guessed): (&str, usize),
+    Guess { class, size: guessed }: Guess<'_>,
+    what: &'static str,
     take: impl FnMut(usize) -> Result<Taken, PipelineError>,
 ) -> Result<Found, PipelineError> {
-    let mut search = Search { room, most, all: vec![], refused: None, take };
+    let mut search = Search { room, most, what, all: vec![], refused: None, take };
     let first = search.at(SIZES[0])?;
     if first.bytes > search.usable() {
         let said = search.too_large(first);
@@ -275,8 +279,7 @@ pub(super) fn choose(
         down => down,
     };
     let Taken { size, bytes, .. } = best;
-    let measured =
-        format!("measured: {:.0} windows a second in {:.0} MiB", best.rate(), mib(bytes));
+    let measured = format!("measured: {:.0} {what} a second in {:.0} MiB", best.rate(), mib(bytes));
     let guess = match guessed == size {
         true => String::new(),
         false => format!("; the guess for the class `{class}` was {guessed}"),
@@ -304,11 +307,12 @@ pub(super) mod tests {
     fn chosen(
         room: u64,
         samples: Option<usize>,
-        guess: (&str, usize),
+        (class, size): (&str, usize),
         take: impl FnMut(usize) -> Result<Taken, PipelineError>,
     ) -> Result<Chosen, PipelineError> {
-        let samples = samples.unwrap_or(usize::MAX);
-        choose(room, most(samples), guess, take).map(|found| found.within(samples))
+        let epoch = Epoch::new(samples, 1);
+        let found = choose(room, epoch.most(), Guess { class, size }, "windows", take);
+        found.map(|found| found.within(epoch))
     }
 
     #[test]
@@ -320,7 +324,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn no_batch_is_larger_than_the_training_set() {
+    fn an_epoch_keeps_ten_steps_and_no_batch_is_larger_than_the_training_set() {
         let of = |samples: usize, guess: usize| {
             let mut tried = vec![];
             let mut take = model(1 << 20);
@@ -331,25 +335,42 @@ pub(super) mod tests {
             let chosen = chosen.unwrap();
             (chosen.size, tried, chosen.reason)
         };
-        let (size, tried, reason) = of(300, 512);
+        let (size, tried, reason) = of(3000, 512);
         assert_eq!((size, tried), (256, vec![4, 8, 256, 128]));
         assert!(
-            reason.contains("512 is more than the 300 samples of the training set"),
+            reason.contains("512 would leave fewer than 10 steps in an epoch of 3000 samples"),
             "{reason}"
         );
-        let (size, tried, _) = of(100, 16);
+        let (size, tried, _) = of(1000, 16);
         assert_eq!((size, tried), (64, vec![4, 8, 16, 32, 64]));
+        for samples in [40, 79, 80, 300, 5119, 5120, 1 << 20] {
+            let size = of(samples, 512).0;
+            assert!(samples.div_ceil(size) >= 10, "{size} of {samples}");
+        }
         // Of the smallest sets.
-        for (samples, expected) in [(8, 8), (7, 4), (4, 4), (3, 3), (1, 1), (0, 1)] {
+        for (samples, expected) in [(80, 8), (79, 4), (39, 4), (4, 4), (3, 3), (1, 1), (0, 1)] {
             let (size, tried, _) = of(samples, 512);
             assert_eq!(size, expected, "{samples}");
             assert!(tried.iter().all(|size| *size <= samples.max(4)), "{samples}: {tried:?}");
         }
         assert_eq!(of(1 << 20, 512).0, SIZES[1]);
         // What is found for some is found for all that allow the same sizes.
-        let found = |samples| choose(1 << 40, most(samples), ("a class", 512), model(1 << 20));
-        assert_eq!(found(300).unwrap(), found(511).unwrap());
-        assert_ne!(found(300).unwrap(), found(512).unwrap());
+        let found = |samples| {
+            let (epoch, guess) =
+                (Epoch::new(Some(samples), 1), Guess { class: "a class", size: 512 });
+            choose(1 << 40, epoch.most(), guess, "windows", model(1 << 20)).unwrap()
+        };
+        assert_eq!(found(2560), found(5119));
+        assert_ne!(found(2560), found(5120));
+    }
+
+    #[test]
+    fn what_a_batch_is_made_of_is_named() {
+        let guess = Guess { class: "a class", size: 64 };
+        let found = choose(1 << 40, 4096, guess, "texts", model(64)).unwrap();
+        let reason = found.within(Epoch::new(None, 1)).reason;
+        assert!(reason.contains(" texts a second in ") && reason.contains("+0 % texts a second"));
+        assert!(!reason.contains("windows"), "{reason}");
     }
 
     #[test]

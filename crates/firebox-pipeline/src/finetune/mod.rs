@@ -140,12 +140,8 @@ impl Chain for Finetune {
         })
     }
 
-    /// Those of the pre-training where there is one.
     fn training_windows(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
-        match settings(run.config).encoder {
-            None => Pretrain.training_windows(run),
-            Some(_) => Ok(None),
-        }
+        Pretrain.training_windows(run)
     }
 
     fn slots(&self, config: &PipelineConfig) -> usize {

@@ -168,7 +168,7 @@ impl MultitimeframeConfig {
     }
 
     /// The same with defaults for the models that are not trained, whose settings decide nothing.
-    pub(super) fn trained_only(mut self) -> Self {
+    pub(crate) fn trained_only(mut self) -> Self {
         let lacks = |model| !self.models.contains(&model);
         let [lstm, transformer, mlp] = ModelName::ALL.map(lacks);
         if lstm {

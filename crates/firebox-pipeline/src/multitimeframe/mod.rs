@@ -126,6 +126,12 @@ impl Chain for Multitimeframe {
         train::probe(config, probe, device)
     }
 
+    /// None: each model has batches of its own. Their channels are read.
+    fn training_windows(&self, run: &Run<'_>) -> Result<Option<usize>, PipelineError> {
+        run.ingest(&mut 0)?;
+        Ok(None)
+    }
+
     fn own_batches(&self, config: &PipelineConfig) -> Option<&'static str> {
         let settings = settings(config);
         match &settings.models[..] {

@@ -22,7 +22,7 @@ use crate::folder;
 use crate::keys::Keys;
 use crate::plan::Plan;
 use crate::score::WantedScores;
-use crate::settle::{as_before, check_environment, multiplying, settle};
+use crate::settle::{as_before, check_environment, multiplying, reasons_in, settle};
 use crate::shared::Shared;
 use crate::stages::Run;
 use crate::{Finished, PipelineConfig, layers, stages};
@@ -140,8 +140,8 @@ impl Prepared {
         self.settled_until(device, stop, shared, &Silent)
     }
 
-    /// The same. The listener is told of what was chosen where `auto` was written, and why.
-    fn settled_until(
+    /// The same. The listener is told of what was measured, and why it was chosen.
+    pub(crate) fn settled_until(
         &self,
         device: &ChosenDevice,
         stop: &Arc<AtomicBool>,
@@ -160,14 +160,14 @@ impl Prepared {
         };
         let (config, mut settled) = settle(&self.config, device, count, told)?;
         let before = self.resumed.as_ref().map(|run| run.join(folder::PIPELINE));
-        if let Some(before) = before.and_then(|path| std::fs::read_to_string(path).ok()) {
-            settled = as_before(&before, &config, settled);
-        }
+        let before = before.and_then(|path| std::fs::read_to_string(path).ok());
+        let before = before.map_or_else(|| self.settled.clone(), |text| reasons_in(&text));
+        settled = as_before(before, &config, settled);
         Ok(Self { config, settled, ..self.clone() })
     }
 
-    /// How many samples an epoch of the training set has, where its kind can tell. The data are read for it if their
-    /// windows were not counted before.
+    /// How many samples an epoch of the training set has; none where `loader.batch_size` sizes no batch of it. The data are
+    /// read for it if their windows were not counted before.
     fn training_samples(
         &self,
         device: &ChosenDevice,
@@ -179,11 +179,18 @@ impl Prepared {
         let chain = config.pipeline.chain();
         let key = Key::builder("count", 1).upstream("windows", keys.windows).finish();
         // What is measured next has the channels of the series, so these have to be there, too. Texts have none.
-        let there = |_: &Option<usize>| {
+        let there = || {
             let checks = || firebox_data::stored_checks(&config.run.cache, keys.series);
             config.text.is_some() || checks().is_some()
         };
         let count = || self.training_windows(device, &keys, stop, shared, listener);
+        if chain.own_batches(config).is_some() {
+            if !there() {
+                count()?;
+            }
+            return Ok(None);
+        }
+        let there = |_: &Option<usize>| there();
         let (windows, _) = cached_if(&config.run.cache.join(COUNTS), &key, there, count)?;
         Ok(windows.map(|windows| windows * chain.slots(config)))
     }
@@ -218,6 +225,11 @@ impl Prepared {
             Err(_) if stop.load(Ordering::SeqCst) => Err(PipelineError::Interrupted),
             counted => counted,
         }
+    }
+
+    /// The same with reasons for values that are written now and were measured before.
+    pub(crate) fn explained(self, settled: Vec<Reason>) -> Self {
+        Self { settled, ..self }
     }
 
     /// Why settings that a device or a measurement decided have their values.
@@ -397,9 +409,17 @@ mod tests {
         assert_eq!(count(&config, true).unwrap(), Some(first));
         config.augment.versions = 1;
         assert_eq!(count(&config, true).unwrap(), Some(first / 5 * 2));
+        // Where each model has batches of its own, nothing bounds one, and none is counted in another's place.
+        let several = PipelineConfig { pipeline: crate::Kind::Multitimeframe, ..config.clone() };
+        assert_eq!(count(&several, true).unwrap(), None);
+        assert_eq!(count(&config, true).unwrap(), Some(first / 5 * 2));
         // The channels are not known any more.
         std::fs::remove_dir_all(config.run.cache.join(firebox_cache::SERIES)).unwrap();
         assert!(matches!(count(&config, true), Err(PipelineError::Interrupted)));
+        assert!(matches!(count(&several, true), Err(PipelineError::Interrupted)));
+        assert_eq!(count(&several, false).unwrap(), None);
+        let series = crate::feed::series_key(&config).unwrap();
+        assert!(firebox_data::stored_checks(&config.run.cache, series).is_some());
     }
 
     #[test]

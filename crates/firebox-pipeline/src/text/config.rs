@@ -16,7 +16,7 @@ use crate::unread::only_evaluates_by;
 use crate::{ModelConfig, PipelineConfig};
 
 /// What the file of a generated sample ends with.
-const SAMPLE: &str = ".texts.toml";
+pub(crate) const SAMPLE: &str = ".texts.toml";
 
 /// Texts with labels, and how an encoder learns from them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ impl Default for TextConfig {
 
 impl TextConfig {
     /// Whether the texts are generated.
-    pub(super) fn is_sample(&self) -> bool {
+    pub(crate) fn is_sample(&self) -> bool {
         self.path.to_string_lossy().ends_with(SAMPLE)
     }
 

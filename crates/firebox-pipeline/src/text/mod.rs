@@ -37,6 +37,7 @@ use crate::unread::not_evaluated_by;
 use corpus::{Corpus, Tokens};
 use learn::{Learning, TokenSource, TrainingTokens};
 
+pub(crate) use config::SAMPLE;
 pub use config::TextConfig;
 pub(crate) use sample::as_csv;
 
