@@ -134,6 +134,34 @@ fn a_search_leaves_a_study_the_best_pipeline_and_its_report() {
 }
 
 #[test]
+fn what_auto_settled_is_told_once_and_written_into_the_best_pipeline() {
+    // Of one model, which is measured once.
+    let (search, _) = SEARCH.split_once("\"model.").unwrap();
+    let project = project(search);
+    let folder = project.path();
+    let output = firebox(folder, &["search", "p.toml", "--set", "run.precision=auto"]);
+    assert_done(&output);
+    let told = errors(&output);
+    let told: Vec<&str> = told.lines().filter(|line| line.contains("run.precision = ")).collect();
+    let [told] = told[..] else { panic!("{told:?}") };
+    assert!(told.starts_with("settle") && told.contains("with batches of 16"), "{told}");
+    let (_, told) = told.split_once("trial 0: run.precision = ").unwrap();
+    let (value, reason) = told.split_once(": ").unwrap();
+    let best = std::fs::read_to_string(folder.join("runs/p.search/best.toml")).unwrap();
+    let comment = format!("# run.precision = {value}: it was \"auto\"; {reason}\n");
+    assert!(best.contains(&comment), "{comment}{best}");
+    assert!(best.contains(&format!("precision = \"{value}\"")), "{best}");
+    assert!(!best.contains("precision = \"auto\""), "{best}");
+    // Each run has the reason, that of the best after its evaluation, too.
+    let runs = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+    let runs =
+        runs.filter_map(|run| std::fs::read_to_string(run.path().join("pipeline.toml")).ok());
+    let reason = format!("# run.precision = {value}: {reason}\n");
+    let said: Vec<bool> = runs.map(|text| text.contains(&reason)).collect();
+    assert_eq!(said, [true; 4]);
+}
+
+#[test]
 fn a_space_that_cannot_be_is_refused_before_the_first_trial() {
     let check = |search: &str, expected: &[&str]| {
         let project = project(search);

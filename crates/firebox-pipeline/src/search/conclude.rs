@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use firebox_core::{Event, Listener};
 use firebox_search::{Direction, Limit, Study, Trial, TrialState, pareto_front, superseded};
 
+use super::settled::{comments, of_trial};
 use super::text::{reason, value_text};
 use super::{Search, SearchConfig, page, training, trial};
 use crate::device::ChosenDevice;
@@ -137,8 +138,9 @@ impl Search {
     fn text_of(&self, best: &Best) -> Result<String, PipelineError> {
         let (number, name) = (best.trial.number, &self.name);
         let head = format!(
-            "# Trial {number} of the study {name}: {}\n# Run it: firebox run <this file>\n\n",
-            value_text(&best.trial, &self.search.objectives)
+            "# Trial {number} of the study {name}: {}\n# Run it: firebox run <this file>\n{}\n",
+            value_text(&best.trial, &self.search.objectives),
+            comments(best.prepared.settled_reasons())
         );
         Ok(head + &best.prepared.toml()?)
     }
@@ -220,7 +222,8 @@ impl Search {
             let (trial, value) = (ranked.trial.clone(), ranked.value);
             match self.config_of(&trial) {
                 Ok(config) => {
-                    let prepared = Prepared::of(&self.name, config);
+                    let (config, settled) = of_trial(config, &trial, &self.config.run.directory);
+                    let prepared = Prepared::of(&self.name, config).explained(settled);
                     best.push(Best { trial, value, prepared });
                 }
                 Err(error) => warnings.push(format!(

@@ -13,6 +13,7 @@ mod objective;
 mod open;
 mod page;
 mod sampling;
+mod settled;
 mod shortage;
 mod space;
 mod text;
@@ -45,6 +46,7 @@ use concurrent::Gate;
 use open::{
     PIPELINE, check_name, check_numbers, find, folder, open_storage, same_search, stored_pipeline,
 };
+use settled::Told;
 use shortage::{ALONE, InHand, Turns};
 use text::{parameters_text, reason, values_text};
 use trial::Ran;
@@ -77,6 +79,8 @@ pub struct Search {
     fault: Mutex<Option<PipelineError>>,
     /// What the trials of this worker have in common.
     shared: Shared,
+    /// What was said of them.
+    told: Told,
     /// Which of them may run.
     turns: Turns,
     /// What the process had in hand whose place this one took.
@@ -154,6 +158,7 @@ impl Search {
             stop,
             fault: Mutex::default(),
             shared: Shared::keeping(),
+            told: Told::default(),
             turns: Turns::default(),
             before: None,
         };
@@ -396,8 +401,8 @@ impl Search {
         in_hand.begin();
         let ran = self.config_of(&frozen).and_then(|config| {
             let objectives = &self.search.objectives;
-            let (stop, shared) = (&self.stop, &self.shared);
-            let worker = trial::Worker { study, device, stop, shared, listener };
+            let (stop, shared, told) = (&self.stop, &self.shared, &self.told);
+            let worker = trial::Worker { study, device, stop, shared, listener, told };
             self.compared(trial::run(&self.name, config, objectives, &worker, trial)?)
         });
         // What the kernels keep from step to step has the sizes of this trial's model; others that run take

@@ -9,6 +9,7 @@ use firebox_core::{Event, Key, Listener};
 use firebox_search::{Study, StudyError, Trial, TrialHandle, TrialState};
 
 use super::Objectives;
+use super::settled::{self, Told};
 use super::training::{Ended, Halt, forgotten, train_only};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
@@ -37,6 +38,8 @@ struct Watcher<'a, 'study> {
     /// What kept the study from taking a value.
     failed: Mutex<Option<StudyError>>,
     listener: &'a dyn Listener,
+    /// What the worker has said.
+    told: &'a Told,
     /// Number of the trial, and epochs that it may take.
     number: u64,
     epochs: u64,
@@ -127,8 +130,8 @@ impl Listener for Watcher<'_, '_> {
                     self.epoch(*epoch, value);
                 }
             }
-            // Each trial has a log of its own; only what the user should know is said at once.
-            Event::Warning { .. } => self.listener.on(event),
+            // Each trial has a log of its own; only what the user should know is said at once, and once for all trials.
+            Event::Warning { message } if self.told.is_new(message) => self.listener.on(event),
             _ => {}
         }
     }
@@ -153,6 +156,7 @@ pub(super) struct Worker<'a> {
     pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) shared: &'a Shared,
     pub(super) listener: &'a dyn Listener,
+    pub(super) told: &'a Told,
 }
 
 /// Trains with these settings. The run folder is named after its key: a trial that is tried again
@@ -164,12 +168,15 @@ pub(super) fn run(
     worker: &Worker<'_>,
     trial: &mut TrialHandle<'_>,
 ) -> Result<Ran, PipelineError> {
-    let Worker { study, device, stop, shared, listener } = *worker;
+    let Worker { study, device, stop, shared, listener, told } = *worker;
     let (number, epochs) = (trial.number(), config.train.epochs);
-    let prepared = match Prepared::of(name, config).settled(device, stop, shared) {
+    let written = Prepared::of(name, config);
+    let settling = told.listening(number, listener);
+    let prepared = match written.settled_until(device, stop, shared, &settling) {
         Err(PipelineError::Interrupted) => return Ok(Ran::Interrupted),
         settled => settled?,
     };
+    settled::keep(trial, written.config(), &prepared)?;
     let (keys, path) = prepared.place(device)?;
     trial.set_attribute(RUN, folder_name(&path).into())?;
     let wanted = objectives.wanted();
@@ -179,6 +186,7 @@ pub(super) fn run(
             trial: Mutex::new(trial),
             stop,
             halt: &halt,
+            told,
             pruned: AtomicBool::new(false),
             failed: Mutex::new(None),
             listener,
