@@ -263,7 +263,12 @@ fn check_that_it_goes_on(more: &str) -> Value {
     let project = || project(more);
     let whole = project();
     let long = ["run", "p.toml", "--set", "train.epochs=6"];
-    done(&firebox(whole.path(), &long));
+    let said = done(&firebox(whole.path(), &long));
+    // Two samples of each window, where versions are drawn.
+    let counted = said.split_once("trained on ").unwrap().1.split_once(':').unwrap().0;
+    let (windows, rest) = counted.split_once(" windows").unwrap();
+    let versions = format!(" ({} with augmented versions)", 2 * windows.parse::<usize>().unwrap());
+    assert_eq!(rest, if more.is_empty() { "" } else { versions.as_str() }, "{said}");
     let expected = scores(&run_folder(whole.path()))["results"].clone();
     let stopped = project();
     let folder = stopped.path();

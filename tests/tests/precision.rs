@@ -207,6 +207,24 @@ fn a_batch_that_is_chosen_is_told_before_the_run_and_leaves_an_epoch_ten_steps()
     );
 }
 
+#[test]
+fn what_computing_again_costs_is_told_whether_there_is_anything_to_do_or_not() {
+    let project = project();
+    let again = ["run", "small.toml", "--set", "run.recompute=true", "--set", "train.max_steps=2"];
+    let told = || {
+        let output = firebox(project.path(), &again);
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let line = said.lines().find(|line| line.contains("run.recompute = true: ")).unwrap();
+        assert!(line.starts_with("settle") && line.contains(" ms a step ("), "{line}");
+        let trade = line.split_once("run.recompute").unwrap().1.to_owned();
+        (trade, String::from_utf8_lossy(&output.stdout).starts_with("nothing to do"))
+    };
+    let (trade, nothing) = told();
+    assert!(!nothing && trade.contains(" MiB ("), "{trade}");
+    assert_eq!(told(), (trade, true));
+}
+
 /// One of the devices that an examination lists.
 fn found_device(file: &Path, name: &str) -> Value {
     let found: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
