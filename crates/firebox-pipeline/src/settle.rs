@@ -5,6 +5,8 @@
 //! What was measured is kept in the cache, and the settings beside a run hold the values: a resume
 //! measures nothing.
 
+mod chosen;
+
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -19,9 +21,6 @@ use crate::config::{Autotune, LARGEST_BATCH};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::{Abilities, resolve};
-
-mod chosen;
-
 use chosen::{Timed, choose, timed};
 
 /// What says how many threads compute.
