@@ -41,6 +41,19 @@ pub enum DataError {
         #[source]
         source: std::io::Error,
     },
+    /// A disk with less room than what is about to be written takes.
+    #[error(
+        "{} needs {bytes} bytes for the rows of series that do not stand together, which are put in order there, and for the series, and its disk has {free} free\n  free some space, name a cache on another disk (`run.cache`), or write the rows of each series one behind the other, which are stored once",
+        path.display()
+    )]
+    NoRoom {
+        /// The folder.
+        path: PathBuf,
+        /// Bytes that are needed.
+        bytes: u64,
+        /// Bytes that the disk has.
+        free: u64,
+    },
     /// A file that another program changed, replaced or removed meanwhile.
     #[error(
         "{} was changed while it was read, and nothing of it is kept: run again when it is complete, or name a copy of it",

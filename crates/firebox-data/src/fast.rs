@@ -5,15 +5,21 @@
 //! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: rows
 //! out of order, crowded rows that are dropped, gaps that are filled, constant channels that are dropped, channels
 //! without a value, series of which nothing is left, runs of a million missing values that may be filled. So are local
-//! times, series that a column names and whose rows do not stand together, within a file or over the ends of several,
-//! columns of labels, files whose columns differ or whose names are the same, more than 64 channels, lines of CSV
+//! times, columns of labels, files whose columns differ or whose names are the same, more than 64 channels, lines of CSV
 //! without any value, and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such
 //! a file whose columns in use are dictionaries or nested. What is kept of each series is its name and its counts.
+//!
+//! Series that a column names and whose rows do not stand together, within a file or over the ends of several, are read
+//! twice: as soon as that is seen, reading begins anew, and all rows are sorted by series on the disk of the store
+//! ([`sorted`]) before the rules see them. There one series alone may be larger than memory, too: its rows are read back
+//! part by part. Where the result stays in memory, the long way is gone instead.
 
 mod files;
 mod finish;
+mod grouped;
 mod parted;
 mod seen;
+mod sorted;
 mod taken;
 #[cfg(test)]
 mod tests;
@@ -38,6 +44,8 @@ use self::taken::Taken;
 pub(crate) enum Stop {
     /// Something is odd: the long way finds out what.
     Odd,
+    /// The rows of a series that a column names do not stand together.
+    Apart,
     /// The disk refuses, or the policies do.
     Failed(DataError),
 }
@@ -70,14 +78,30 @@ impl<'a> Sink<'a> {
         matches!(self, Self::Memory)
     }
 
-    /// Puts rows into the store, if that is where they go.
-    fn store_rows(&mut self, width: usize, values: &[f64], times: &[i64]) -> Result<(), Stop> {
-        let Self::Store { cache, stop, making, .. } = self else { return Ok(()) };
+    /// The same store before anything is put into it.
+    fn anew(&self) -> Option<Self> {
+        match self {
+            Self::Memory => None,
+            Self::Store { cache, key, stop, .. } => Some(Self::store(cache, *key, stop)),
+        }
+    }
+
+    /// The result in the store, which begins with the first call, of so many channels.
+    fn making(&mut self, width: usize) -> Result<&mut Making, Stop> {
+        let Self::Store { cache, stop, making, .. } = self else { return Err(Stop::Odd) };
         DataError::heed(stop)?;
         if making.is_none() {
             *making = Some(Box::new(Making::begin(cache, width)?));
         }
-        let making = known(making.as_mut())?;
+        known(making.as_deref_mut())
+    }
+
+    /// Puts rows into the store, if that is where they go.
+    fn store_rows(&mut self, width: usize, values: &[f64], times: &[i64]) -> Result<(), Stop> {
+        if self.is_memory() {
+            return Ok(());
+        }
+        let making = self.making(width)?;
         making.values.push(values)?;
         making.time.push(times)?;
         Ok(())
@@ -97,13 +121,30 @@ pub(crate) fn read(
     inputs: &[Input],
     config: &DataConfig,
     zone: &Zone,
-    mut sink: Sink<'_>,
+    sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
     // Rows are found again by the path of their file.
     let paths: HashSet<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     known((paths.len() == inputs.len()).then_some(()))?;
-    let mut taken = Taken::new(config.checks);
+    let of = (inputs, config, zone);
+    let again = sink.anew();
+    match (all(of, Taken::new(config.checks), sink, told), again) {
+        // From the beginning: what was stored is not in the order of the series.
+        (Err(Stop::Apart), Some(sink)) => all(of, Taken::apart(config.checks, BLOCK), sink, told),
+        (found, _) => found,
+    }
+}
+
+/// Bytes of rows that are sorted by their series at once.
+const BLOCK: usize = 32 << 20;
+
+fn all(
+    (inputs, config, zone): (&[Input], &DataConfig, &Zone),
+    mut taken: Taken,
+    mut sink: Sink<'_>,
+    told: &Told<'_>,
+) -> Result<(SeriesSet, Checks), Stop> {
     let mut first = None;
     for (index, input) in inputs.iter().enumerate() {
         let same = |mapping: &Mapping| {
@@ -127,7 +168,7 @@ fn whole(
 ) -> Result<(SeriesSet, Checks), Stop> {
     let whole = finish::finish(read, works, config, &mapping, &mut sink);
     // The long way says so itself.
-    if !matches!(whole, Err(Stop::Odd)) {
+    if !matches!(whole, Err(Stop::Odd | Stop::Apart)) {
         (told.timed)(mapping.time.is_some());
     }
     let whole = whole?;

@@ -239,6 +239,11 @@ impl Making {
         Ok(Self { aside, folder, values, time })
     }
 
+    /// A folder for what is needed only until the result is there.
+    pub(crate) fn aside(&self) -> &Path {
+        self.aside.path()
+    }
+
     /// Completes the result and puts it in its place. What was there is replaced unless it is whole.
     pub(crate) fn finish(self, cache: &Path, key: Key, about: About) -> Result<Made, DataError> {
         let Self { aside, folder, values, time } = self;

@@ -58,7 +58,7 @@ pub(super) fn in_order(
     known((groups.rows() > 0).then_some(()))?;
     let of = (input, groups.mapping());
     same(of.1)?;
-    expect(taken, of, groups.rows(), sink)?;
+    taken.expect(of, groups.rows(), sink)?;
     for part in groups.parts(at_once) {
         let table = known(groups.part(&part, false))?;
         taken.add_table(&table.reading(zone), part.rows.start, sink)?;
@@ -79,7 +79,7 @@ fn one_by_one(
         let reading = table.reading(zone);
         same(reading.mapping)?;
         if rows == 0 {
-            expect(taken, (input, reading.mapping), expected, sink)?;
+            taken.expect((input, reading.mapping), expected, sink)?;
         }
         taken.add_table(&reading, rows, sink)?;
         rows += table.rows();
@@ -88,19 +88,6 @@ fn one_by_one(
     // A file without rows is told of before anything else.
     known((rows > 0).then_some(()))?;
     taken.end_file(sink)
-}
-
-/// Makes room for the rows of a file that is one series and stays in memory.
-fn expect(
-    taken: &mut Taken,
-    of: (&Input, &Mapping),
-    rows: usize,
-    sink: &mut Sink<'_>,
-) -> Result<(), Stop> {
-    if sink.is_memory() && of.1.series.is_none() {
-        taken.series(&of.0.stem(), of, 0, sink)?.expect(rows);
-    }
-    Ok(())
 }
 
 /// Reads a file of which every processor takes some groups of rows from the disk, so many rows at once or more.
@@ -122,14 +109,16 @@ pub(super) fn in_groups(
                 return taken.end_file(sink);
             }
             // Rows may be left out, and those behind them lie elsewhere: once more, one part behind the other.
-            Err(Stop::Odd) => expect(taken, of, groups.rows(), sink)?,
+            Err(Stop::Odd) => {}
             Err(failed) => return Err(failed),
         }
     }
+    taken.expect(of, groups.rows(), sink)?;
     let (parts, threads, by_columns) = division(groups, at_once);
+    let apart = taken.is_apart();
     let work = |group: &GroupRange| {
         let table = known(groups.part(group, by_columns))?;
-        Part::of(&table.reading(zone), group.rows.start)
+        Part::of(&table.reading(zone), group.rows.start, apart)
     };
     in_turn(threads, parts.iter(), work, |part| taken.add(part, of, sink))?;
     taken.end_file(sink)

@@ -11,7 +11,7 @@ use crate::frame::Reading;
 use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
-use crate::work::{Work, fits};
+use crate::work::{Places, Work, fits};
 use crate::{CheckPolicies, Policy};
 
 use super::seen::{Seen, columns};
@@ -140,6 +140,12 @@ impl Parted {
             let (path, dropped) = (Arc::from(path), RowSet::default());
             self.pieces.push(Own { path, first: row, rows: 0, dropped });
         }
+    }
+
+    /// Says that its rows are put together from places that they are told by, and follow on one another here.
+    pub(super) fn put_together(&mut self, places: Places) {
+        self.work.places = Some(places);
+        self.at(Path::new(""), 1);
     }
 
     /// Makes room for so many rows that stay in memory.

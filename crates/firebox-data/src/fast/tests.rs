@@ -1,5 +1,6 @@
 //! Both ways say the same of any table.
 
+mod apart;
 mod arrow;
 mod named;
 
@@ -38,7 +39,7 @@ type Found = Result<(SeriesSet, Checks), String>;
 
 fn said(found: Result<(SeriesSet, Checks), Stop>) -> Found {
     found.map_err(|stop| match stop {
-        Stop::Odd => "odd".to_owned(),
+        Stop::Odd | Stop::Apart => "odd".to_owned(),
         Stop::Failed(error) => error.to_string(),
     })
 }
@@ -390,12 +391,23 @@ fn in_parts(
     inputs: &[Input],
     config: &DataConfig,
     ends: &[Vec<usize>],
-    mut sink: Sink<'_>,
+    sink: Sink<'_>,
+    by_table: bool,
+) -> Result<(SeriesSet, Checks), Stop> {
+    take_parts(inputs, config, ends, (Taken::new(config.checks), sink), by_table)
+}
+
+/// The same into what takes them.
+fn take_parts(
+    inputs: &[Input],
+    config: &DataConfig,
+    ends: &[Vec<usize>],
+    (mut taken, mut sink): (Taken, Sink<'_>),
     by_table: bool,
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = Zone::named(None).unwrap();
     let mapping = Groups::open(&inputs[0], config).unwrap().mapping().clone();
-    let mut taken = Taken::new(config.checks);
+    let apart = taken.is_apart();
     for (input, ends) in inputs.iter().zip(ends) {
         let frame = frame::load(input, config).unwrap().into_frame();
         let mut start = 0;
@@ -406,7 +418,7 @@ fn in_parts(
             match by_table {
                 true => taken.add_table(&reading, start, &mut sink)?,
                 false => {
-                    taken.add(Part::of(&reading, start)?, (input, &mapping), &mut sink)?;
+                    taken.add(Part::of(&reading, start, apart)?, (input, &mapping), &mut sink)?;
                 }
             }
             start = *end;
@@ -421,8 +433,18 @@ fn in_parts(
 fn in_groups(
     inputs: &[Input],
     config: &DataConfig,
+    how: (usize, bool),
+    sink: Sink<'_>,
+) -> Result<(SeriesSet, Checks), Stop> {
+    take_groups(inputs, config, how, (Taken::new(config.checks), sink))
+}
+
+/// The same into what takes them.
+fn take_groups(
+    inputs: &[Input],
+    config: &DataConfig,
     (at_once, in_turn): (usize, bool),
-    mut sink: Sink<'_>,
+    (mut taken, mut sink): (Taken, Sink<'_>),
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = Zone::named(None).unwrap();
     let mut mapping = None;
@@ -430,7 +452,6 @@ fn in_groups(
         mapping = Some(of.clone());
         Ok(())
     };
-    let mut taken = Taken::new(config.checks);
     for input in inputs {
         let (groups, to) = (Groups::open(input, config).unwrap(), (&mut taken, &mut sink));
         match in_turn {
