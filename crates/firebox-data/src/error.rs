@@ -43,13 +43,15 @@ pub enum DataError {
     },
     /// A disk with less room than what is about to be written takes.
     #[error(
-        "{} needs {bytes} bytes for the rows of series that do not stand together, which are put in order there, and for the series, and its disk has {free} free\n  free some space, name a cache on another disk (`run.cache`), or write the rows of each series one behind the other, which are stored once",
+        "{} takes {bytes} bytes for {what}, and its disk has {free} free\n  free some space, or name a cache on another disk (`run.cache`)",
         path.display()
     )]
     NoRoom {
         /// The folder.
         path: PathBuf,
-        /// Bytes that are needed.
+        /// What is about to be written.
+        what: &'static str,
+        /// Bytes that it takes.
         bytes: u64,
         /// Bytes that the disk has.
         free: u64,

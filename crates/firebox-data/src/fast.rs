@@ -3,7 +3,7 @@
 //! [`clean`](crate::clean::clean), whose rules it applies.
 //!
 //! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: rows
-//! out of order, crowded rows that are dropped, gaps that are filled, constant channels that are dropped, channels
+//! out of order, crowded rows that are dropped, constant channels that are dropped, channels
 //! without a value, series of which nothing is left, runs of a million missing values that may be filled. So are local
 //! times, columns of labels, files whose columns differ or whose names are the same, more than 64 channels, lines of CSV
 //! without any value, and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such
@@ -12,9 +12,11 @@
 //! Series that a column names and whose rows do not stand together, within a file or over the ends of several, are read
 //! twice: as soon as that is seen, reading begins anew, and all rows are sorted by series on the disk of the store
 //! ([`sorted`]) before the rules see them. There one series alone may be larger than memory, too: its rows are read back
-//! part by part. Where the result stays in memory, the long way is gone instead.
+//! part by part. Where the result stays in memory, the long way is gone instead. Gaps that are filled are known at the
+//! end alone: what was stored is then copied with what is put in ([`fill`]).
 
 mod files;
+mod fill;
 mod finish;
 mod grouped;
 mod parted;

@@ -92,6 +92,11 @@ impl<T: Kind> Writer<T> {
         DataError::io("write", &self.folder.join(self.name))(error)
     }
 
+    /// How many were written.
+    pub(crate) fn numbers(&self) -> usize {
+        self.numbers
+    }
+
     /// What was written until now.
     pub(crate) fn so_far(&mut self) -> Result<Arc<Mapped<T>>, DataError> {
         self.out.flush().map_err(|error| self.failed(error))?;
@@ -100,6 +105,12 @@ impl<T: Kind> Writer<T> {
         let file = MappedFile::open(&self.folder, &record, false);
         let file = file.map_err(|damage| self.failed(std::io::Error::other(damage)))?;
         Ok(Arc::new(Mapped { file, kind: PhantomData }))
+    }
+
+    /// Whether everything that was read of what was written was there.
+    pub(crate) fn check(&self, read: &Mapped<T>) -> Result<(), DataError> {
+        let path = self.folder.join(self.name);
+        read.check().map_err(|said| DataError::io("read back", &path)(std::io::Error::other(said)))
     }
 
     /// Keeps these ranges of the numbers that were written, one behind the other.

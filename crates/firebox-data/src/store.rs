@@ -239,6 +239,25 @@ impl Making {
         Ok(Self { aside, folder, values, time })
     }
 
+    /// Begins the values and the times anew, and hands over those that were written, which stay until the result is
+    /// there. So many steps more are to be written.
+    pub(crate) fn begin_again(
+        &mut self,
+        channels: usize,
+        more: usize,
+    ) -> Result<(Writer<f64>, Writer<i64>), DataError> {
+        let steps = (self.time.numbers() + more) as u64;
+        let bytes = steps * (channels as u64 + 1) * size_of::<f64>() as u64;
+        let what = "the series with what is put into their gaps";
+        check_room(self.aside(), what, bytes, firebox_cache::free_bytes(self.aside()))?;
+        let folder = self.aside().join("again");
+        fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;
+        let values = Writer::create(&folder, VALUES, Some(channels))?;
+        let time = Writer::create(&folder, TIME, None)?;
+        self.folder = folder;
+        Ok((std::mem::replace(&mut self.values, values), std::mem::replace(&mut self.time, time)))
+    }
+
     /// A folder for what is needed only until the result is there.
     pub(crate) fn aside(&self) -> &Path {
         self.aside.path()
@@ -257,6 +276,19 @@ impl Making {
         let target = complete(&aside, &folder, cache, &manifest, there)?;
         Ok(Made { folder: target, manifest })
     }
+}
+
+/// Refuses more bytes than the disk has of a folder for what is being made, if it says how many are free.
+pub(crate) fn check_room(
+    aside: &Path,
+    what: &'static str,
+    bytes: u64,
+    free: Option<u64>,
+) -> Result<(), DataError> {
+    let Some(free) = free.filter(|free| *free < bytes) else { return Ok(()) };
+    // The bucket of the cache: the folder in it goes.
+    let path = aside.parent().unwrap_or(aside).to_owned();
+    Err(DataError::NoRoom { path, what, bytes, free })
 }
 
 /// A folder for a result that is being made, which goes with the first of the two.

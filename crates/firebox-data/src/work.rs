@@ -421,10 +421,7 @@ impl Work {
             if let Some((_, missing)) = fills.next_if(|(at, _)| *at == step) {
                 filled.extend(order.len()..order.len() + missing);
                 order.extend(std::iter::repeat_n(step as u32 - 1, *missing));
-                // The last of them keeps its distance even where the gap is no whole multiple.
-                let spacing = (times[step] - times[step - 1]) / (*missing as i64 + 1);
-                let spacing = spacing.clamp(1, interval.max(1));
-                time.extend((1..=*missing as i64).map(|k| times[step - 1] + k * spacing));
+                time.extend(times_between(times[step - 1], times[step], *missing, interval));
             }
             if !gone {
                 order.push(step as u32);
@@ -523,6 +520,18 @@ fn fill_runs(
         }
         step = end;
     }
+}
+
+/// The times of so many steps that are put in between two.
+pub(crate) fn times_between(
+    before: i64,
+    behind: i64,
+    missing: usize,
+    interval: i64,
+) -> impl Iterator<Item = i64> {
+    // The last of them keeps its distance even where the gap is no whole multiple.
+    let spacing = ((behind - before) / (missing as i64 + 1)).clamp(1, interval.max(1));
+    (1..=missing as i64).map(move |number| before + number * spacing)
 }
 
 /// Whether a model can be given the value: windows are made of f32.

@@ -13,6 +13,7 @@ use crate::store::{Entry, LabelKind};
 use crate::work::Work;
 use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, Interval};
 
+use super::fill::{Filling, Gap};
 use super::parted::Short;
 use super::{Sink, Stop, known};
 
@@ -31,12 +32,16 @@ pub(super) fn finish(
     sink: &mut Sink<'_>,
 ) -> Result<Whole, Stop> {
     known(are_series(&read, &works, mapping.channels.len()).then_some(()))?;
-    let interval = match mapping.time {
+    let (interval, gaps) = match mapping.time {
         Some(_) => interval(&mut works, &read, config, sink)?,
-        None => None,
+        None => (None, vec![]),
     };
     for (work, short) in works.iter_mut().zip(&read) {
         count(work, short);
+    }
+    let filling = Filling { channels: &mapping.channels, interval: interval.unwrap_or(1), gaps };
+    if !filling.is_nothing() {
+        filling.count(&mut works, &read, sink)?;
     }
     let constant = clean::constant_channels(&works, mapping.channels.len());
     let of_rows = interval.and_then(Interval::from_microseconds);
@@ -54,7 +59,12 @@ pub(super) fn finish(
         interval_declared: config.interval.is_some(),
         ..clean::summary(&works, &mapping.channels, findings)
     };
+    // No place in a file is told any more.
+    works.iter_mut().for_each(|work| work.places = None);
     leave_out(&mut read, sink)?;
+    if !filling.is_nothing() {
+        filling.put_in(&mut read, sink)?;
+    }
     let series = read.into_iter().zip(works);
     let series = series.map(|(short, work)| of_store_or_memory(short, work));
     Ok(Whole { series: series.collect(), checks })
@@ -80,13 +90,14 @@ fn count(work: &mut Work, short: &Short) {
     }
 }
 
-/// The interval of the series, which are cut at their gaps; none where each is one step.
+/// The interval of the series, which are cut at their gaps, but for those that are filled, of each series; none where
+/// each is one step.
 fn interval(
     works: &mut [Work],
     read: &[Short],
     config: &DataConfig,
     sink: &mut Sink<'_>,
-) -> Result<Option<i64>, Stop> {
+) -> Result<(Option<i64>, Vec<Vec<Gap>>), Stop> {
     let declared = config.interval.map(Interval::microseconds);
     let first = read.first().and_then(|short| short.look.as_ref()?.interval);
     let even =
@@ -95,7 +106,7 @@ fn interval(
         && declared.is_none_or(|declared| declared == interval)
         && read.iter().all(even)
     {
-        return Ok(Some(interval));
+        return Ok((Some(interval), vec![]));
     }
     let stored: Option<Arc<Mapped<i64>>> = match sink {
         Sink::Memory => None,
@@ -112,30 +123,35 @@ fn interval(
     let times: Vec<&[i64]> = times.collect();
     let found = clean::most_frequent(times.iter().copied());
     clean::refuse_contradiction(config.interval, found)?;
-    let Some(interval) = declared.or(found) else { return Ok(None) };
-    for ((work, short), times) in works.iter_mut().zip(read).zip(times) {
-        divide(work, short, times, interval, config)?;
-    }
-    Ok(Some(interval))
+    let Some(interval) = declared.or(found) else { return Ok((None, vec![])) };
+    let of_each = works.iter_mut().zip(read).zip(times);
+    let gaps = of_each.map(|((work, short), times)| divide(work, short, times, interval, config));
+    Ok((Some(interval), gaps.collect::<Result<_, _>>()?))
 }
 
-/// Counts crowded rows and gaps, and cuts the series there and where steps are left out.
+/// Counts crowded rows and gaps, and cuts the series there and where steps are left out. Returns the gaps that are filled.
 fn divide(
     work: &mut Work,
     short: &Short,
     times: &[i64],
     interval: i64,
     config: &DataConfig,
-) -> Result<(), Stop> {
+) -> Result<Vec<Gap>, Stop> {
     let crowded = work.count_crowded(times, interval);
     // Without those rows, runs of missing values are others.
     let stay = !crowded || config.checks.crowded != CrowdedPolicy::Drop;
     known(stay.then_some(()))?;
     let gone = |step: usize| short.is_removed(step);
     let (cuts, fills) = work.find_gaps(times, interval, gone, &config.checks);
-    known(fills.is_empty().then_some(()))?;
     work.cut(&cuts, &short.kept());
-    Ok(())
+    let (mut removed, mut gone) = (short.removed.iter().peekable(), 0);
+    let gap = |(step, missing): (usize, usize)| {
+        while let Some(range) = removed.next_if(|range| range.end <= step) {
+            gone += range.len();
+        }
+        Gap { step: step - gone, missing }
+    };
+    Ok(fills.into_iter().map(gap).collect())
 }
 
 /// Takes the times of the steps that are left out from among the others; their values never got there.

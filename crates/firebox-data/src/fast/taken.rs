@@ -9,13 +9,14 @@ use std::sync::Arc;
 use firebox_core::Origin;
 use polars::prelude::{DataFrame, Int64Chunked, IntoColumn, TimeUnit, TimeZone};
 
+use crate::CheckPolicies;
 use crate::frame::Reading;
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL};
+use crate::store::check_room;
 use crate::turns::in_turn;
 use crate::work::Work;
-use crate::{CheckPolicies, DataError};
 
 use super::grouped::Grouped;
 use super::parted::{Parted, Short};
@@ -122,10 +123,9 @@ impl Apart {
         free: Option<u64>,
     ) -> Result<(), Stop> {
         let bytes = self.sorting(mapping, folder)?.bytes(rows, mapping.channels.len() + 1);
-        let Some(free) = free.filter(|free| *free < bytes) else { return Ok(()) };
-        // The folder of the cache: the one in it goes.
-        let path = folder.parent().unwrap_or(folder).to_owned();
-        Err(DataError::NoRoom { path, bytes, free }.into())
+        let what =
+            "the rows of series that do not stand together, in order, and the series of them";
+        Ok(check_room(folder, what, bytes, free)?)
     }
 }
 
@@ -184,7 +184,7 @@ impl Taken {
     ) -> Result<(), Stop> {
         if let Some(apart) = &mut self.apart {
             let folder = sink.making(of.1.channels.len())?.aside();
-            return apart.check_room(of.1, rows, folder, firebox_cache::free(folder));
+            return apart.check_room(of.1, rows, folder, firebox_cache::free_bytes(folder));
         }
         if sink.is_memory() && of.1.series.is_none() {
             self.series(&of.0.stem(), of, 0, sink)?.expect(rows);

@@ -135,7 +135,7 @@ fn gaps_are_cut_as_on_the_long_way() {
     }
     let [short, long] = ways(&text(9), |_| ());
     assert!(short.is_err() && short == long, "without the policy, it is refused");
-    // Longer ones than are filled are cut; those that are filled take the long way.
+    // Longer ones than are filled are cut.
     let fill = |longest: usize| {
         move |config: &mut DataConfig| {
             config.checks.gaps = GapPolicy::Fill;
@@ -144,7 +144,31 @@ fn gaps_are_cut_as_on_the_long_way() {
     };
     let [short, long] = ways(&text(9), fill(5));
     assert!(short.is_ok() && short == long, "gaps that are not filled");
-    assert_eq!(ways(&text(9), fill(1000))[0].as_ref().unwrap_err(), "odd");
+    for longest in [710, 1000] {
+        let [short, long] = ways(&text(9), fill(longest));
+        assert!(short.as_ref().unwrap().1.steps > rows as u64 && short == long, "{longest}");
+    }
+}
+
+#[test]
+fn a_price_is_constant_no_more_where_the_last_close_fills_a_gap() {
+    let text = |close: &'static str| {
+        bars(100, |row, fields| {
+            let minute = row + if row < 50 { 0 } else { 5 };
+            fields[0] = format!("2024-01-01T{:02}:{:02}", minute / 60, minute % 60);
+            (fields[1], fields[3]) = ("50".to_owned(), "50".to_owned());
+            (fields[2], fields[4]) = ("150".to_owned(), close.to_owned());
+        })
+    };
+    for close in ["50", "60"] {
+        let [short, long] = ways(&text(close), |config| {
+            (config.checks.gaps, config.checks.longest_fill) = (GapPolicy::Fill, 5);
+            config.checks.constant = ConstantPolicy::Keep;
+        });
+        let of = |found: &Found| found.as_ref().unwrap().1.findings.len();
+        assert_eq!((of(&short), of(&long)), if close == "50" { (4, 4) } else { (2, 2) });
+        assert!(short == long, "{close}");
+    }
 }
 
 #[test]
@@ -484,7 +508,7 @@ fn policies(seed: u64) -> CheckPolicies {
         duplicates: policy(draw(7)),
         ohlc: policy(draw(7)),
         crowded: [CrowdedPolicy::Error, CrowdedPolicy::Keep, CrowdedPolicy::Keep][draw(3)],
-        gaps: [GapPolicy::Error, GapPolicy::Split, GapPolicy::Split][draw(3)],
+        gaps: [GapPolicy::Error, GapPolicy::Split, GapPolicy::Fill, GapPolicy::Fill][draw(4)],
         constant: [ConstantPolicy::Error, ConstantPolicy::Keep][draw(2)],
         longest_fill: [1, 2, 3, 10][draw(4)],
         ..CheckPolicies::default()

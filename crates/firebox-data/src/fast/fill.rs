@@ -1,0 +1,178 @@
+//! Gaps that are filled, once all series are read and it is known which: the same steps are put in as by
+//! [`Work::gaps`].
+
+use std::ops::Range;
+
+use firebox_core::{Backing, Channel, Role};
+
+use crate::work::{Work, times_between};
+
+use super::parted::Short;
+use super::{Sink, Stop, known};
+
+/// Steps that are put in at once.
+const AT_ONCE: usize = 1 << 12;
+
+/// A gap that is filled.
+#[derive(Clone, Copy)]
+pub(super) struct Gap {
+    /// The step behind it, among those that are kept.
+    pub(super) step: usize,
+    /// Steps that it lacks.
+    pub(super) missing: usize,
+}
+
+/// What is put into the gaps of all series.
+pub(super) struct Filling<'a> {
+    pub(super) channels: &'a [Channel],
+    pub(super) interval: i64,
+    /// Of each series.
+    pub(super) gaps: Vec<Vec<Gap>>,
+}
+
+impl Filling<'_> {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.gaps.iter().all(Vec::is_empty)
+    }
+
+    /// Counts the steps that are put in, of series whose other steps are counted.
+    pub(super) fn count(
+        &self,
+        works: &mut [Work],
+        read: &[Short],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Stop> {
+        let stored = match sink {
+            Sink::Memory => None,
+            Sink::Store { making, .. } => Some(known(making.as_mut())?.values.so_far()?),
+        };
+        let mut place = 0;
+        for ((work, short), gaps) in works.iter_mut().zip(read).zip(&self.gaps) {
+            let begin = place;
+            place += work.counts.steps as usize * self.channels.len();
+            let values = match &stored {
+                Some(stored) => &stored.all()[begin..place],
+                None => &short.values[..],
+            };
+            self.note_varied(work, values, gaps);
+            let filled: usize = gaps.iter().map(|gap| gap.missing).sum();
+            work.counts.steps_filled = filled as u64;
+            work.counts.steps += filled as u64;
+            widen(&mut work.segments, gaps);
+        }
+        Ok(())
+    }
+
+    /// Notes which channels have a second value by what is put in: prices are the last close there.
+    fn note_varied(&self, work: &mut Work, values: &[f64], gaps: &[Gap]) {
+        let Some(close) = self.close() else { return };
+        for (channel, checks) in work.channels.iter_mut().enumerate() {
+            if checks.constant && self.channels[channel].role.is_price() {
+                let differs = |gap: &Gap| self.row(values, gap)[close] != values[channel];
+                checks.constant = !gaps.iter().any(differs);
+            }
+        }
+    }
+
+    fn close(&self) -> Option<usize> {
+        self.channels.iter().position(|channel| channel.role == Role::Close)
+    }
+
+    /// The step before a gap.
+    fn row<'b>(&self, values: &'b [f64], gap: &Gap) -> &'b [f64] {
+        let width = self.channels.len();
+        &values[(gap.step - 1) * width..gap.step * width]
+    }
+
+    /// Puts the steps in, of series that hold no others than those that are kept.
+    pub(super) fn put_in(&self, read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
+        let width = self.channels.len();
+        let Sink::Store { making, .. } = sink else {
+            for (short, gaps) in read.iter_mut().zip(&self.gaps).filter(|(_, own)| !own.is_empty())
+            {
+                let values = std::mem::take(&mut short.values);
+                let times = std::mem::take(&mut short.times);
+                self.filled(&values, &times, gaps, |values, times| {
+                    short.values.extend_from_slice(values);
+                    short.times.extend_from_slice(times);
+                    Ok(())
+                })?;
+            }
+            return Ok(());
+        };
+        let filled: usize = self.gaps.iter().flatten().map(|gap| gap.missing).sum();
+        let (mut old_values, mut old_times) = known(making.as_mut())?.begin_again(width, filled)?;
+        let (values, times) = (old_values.so_far()?, old_times.so_far()?);
+        let mut end = 0;
+        for (short, gaps) in read.iter().zip(&self.gaps) {
+            let begin = end;
+            end += short.kept().iter().map(Range::len).sum::<usize>();
+            let own = (&values.all()[begin * width..end * width], &times.all()[begin..end]);
+            self.filled(own.0, own.1, gaps, |values, times| sink.store_rows(width, values, times))?;
+        }
+        old_values.check(&values)?;
+        Ok(old_times.check(&times)?)
+    }
+
+    /// Hands on all steps of a series, those that are put in among the others.
+    ///
+    /// # Shapes
+    ///
+    /// - `values`: `[time, channel]`
+    fn filled(
+        &self,
+        values: &[f64],
+        times: &[i64],
+        gaps: &[Gap],
+        mut push: impl FnMut(&[f64], &[i64]) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        let width = self.channels.len();
+        let mut from = 0;
+        for gap in gaps {
+            push(&values[from * width..gap.step * width], &times[from..gap.step])?;
+            from = gap.step;
+            let mut row = self.row(values, gap).to_vec();
+            if let Some(close) = self.close().map(|close| row[close]) {
+                let prices = row.iter_mut().zip(self.channels);
+                prices.filter(|(_, of)| of.role.is_price()).for_each(|(price, _)| *price = close);
+            }
+            let rows = row.repeat(gap.missing.min(AT_ONCE));
+            let mut between =
+                times_between(times[from - 1], times[from], gap.missing, self.interval);
+            loop {
+                let times: Vec<i64> = between.by_ref().take(AT_ONCE).collect();
+                if times.is_empty() {
+                    break;
+                }
+                push(&rows[..times.len() * width], &times)?;
+            }
+        }
+        push(&values[from * width..], &times[from..])
+    }
+}
+
+/// Moves the ends of segments, within which the gaps lie, by what is put in before them.
+fn widen(segments: &mut [Range<usize>], gaps: &[Gap]) {
+    let (mut gaps, mut before) = (gaps.iter().peekable(), 0);
+    for segment in segments {
+        let end = segment.end;
+        segment.start += before;
+        while let Some(gap) = gaps.next_if(|gap| gap.step < end) {
+            before += gap.missing;
+        }
+        segment.end += before;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_as_much_longer_as_is_put_into_them() {
+        let mut segments = [0..3, 3..5, 5..9];
+        let gap = |step, missing| Gap { step, missing };
+        widen(&mut segments, &[gap(1, 4), gap(2, 1), gap(7, 10)]);
+        assert_eq!(segments, [0..8, 8..10, 10..24]);
+    }
+}
