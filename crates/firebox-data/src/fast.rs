@@ -5,9 +5,10 @@
 //! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: rows
 //! out of order, crowded rows that are dropped, constant channels that are dropped, channels
 //! without a value, series of which nothing is left, runs of a million missing values that may be filled. So are local
-//! times, columns of labels, files whose columns differ or whose names are the same, more than 64 channels, lines of CSV
-//! without any value, and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such
-//! a file whose columns in use are dictionaries or nested. What is kept of each series is its name and its counts.
+//! times, files whose columns differ or whose names are the same, more than 64 channels, lines of CSV
+//! without any value, classes of which two are the same number, and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such
+//! a file whose columns in use are dictionaries or nested. What is kept of each series is its name and its counts; labels
+//! are held once the result is opened.
 //!
 //! Series that a column names and whose rows do not stand together, within a file or over the ends of several, are read
 //! twice: as soon as that is seen, reading begins anew, and all rows are sorted by series on the disk of the store
@@ -19,6 +20,7 @@ mod files;
 mod fill;
 mod finish;
 mod grouped;
+mod labels;
 mod parted;
 mod seen;
 mod sorted;
@@ -28,6 +30,7 @@ mod tests;
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::input::Input;
@@ -38,6 +41,7 @@ use crate::work::Work;
 use crate::{Checks, DataConfig, DataError};
 use firebox_core::{Key, SeriesSet};
 
+use self::labels::Classes;
 use self::parted::Short;
 use self::taken::Taken;
 
@@ -68,12 +72,30 @@ pub(crate) enum Sink<'a> {
     /// Into memory.
     Memory,
     /// Into the store, with no more than a part of them in memory.
-    Store { cache: &'a Path, key: Key, stop: &'a AtomicBool, making: Option<Box<Making>> },
+    /// `labelled` if the last number of each row is the code of its label.
+    Store {
+        cache: &'a Path,
+        key: Key,
+        stop: &'a AtomicBool,
+        labelled: bool,
+        making: Option<Box<Making>>,
+    },
 }
 
 impl<'a> Sink<'a> {
     pub(crate) fn store(cache: &'a Path, key: Key, stop: &'a AtomicBool) -> Self {
-        Self::Store { cache, key, stop, making: None }
+        Self::Store { cache, key, stop, labelled: false, making: None }
+    }
+
+    /// The same for rows of these data, before any is put there.
+    fn of(self, config: &DataConfig) -> Self {
+        match self {
+            Self::Memory => self,
+            Self::Store { cache, key, stop, .. } => {
+                let labelled = config.columns.label.is_some();
+                Self::Store { cache, key, stop, labelled, making: None }
+            }
+        }
     }
 
     fn is_memory(&self) -> bool {
@@ -88,25 +110,28 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// The result in the store, which begins with the first call, of so many channels.
+    /// The result in the store, which begins with the first call, for rows of so many numbers.
     fn making(&mut self, width: usize) -> Result<&mut Making, Stop> {
-        let Self::Store { cache, stop, making, .. } = self else { return Err(Stop::Odd) };
+        let Self::Store { cache, stop, labelled, making, .. } = self else {
+            return Err(Stop::Odd);
+        };
         DataError::heed(stop)?;
         if making.is_none() {
-            *making = Some(Box::new(Making::begin(cache, width)?));
+            let channels = width - usize::from(*labelled);
+            *making = Some(Box::new(Making::begin(cache, channels, *labelled)?));
         }
         known(making.as_deref_mut())
     }
 
     /// Puts rows into the store, if that is where they go.
     fn store_rows(&mut self, width: usize, values: &[f64], times: &[i64]) -> Result<(), Stop> {
-        if self.is_memory() {
-            return Ok(());
+        let Self::Store { labelled, .. } = *self else { return Ok(()) };
+        let arrays = &mut self.making(width)?.arrays;
+        if labelled {
+            let (values, codes) = labels::apart(values, width);
+            return Ok(arrays.push(&values, times, &codes)?);
         }
-        let making = self.making(width)?;
-        making.values.push(values)?;
-        making.time.push(times)?;
-        Ok(())
+        Ok(arrays.push(values, times, &[])?)
     }
 }
 
@@ -144,10 +169,10 @@ const BLOCK: usize = 32 << 20;
 fn all(
     (inputs, config, zone): (&[Input], &DataConfig, &Zone),
     mut taken: Taken,
-    mut sink: Sink<'_>,
+    sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let mut first = None;
+    let (mut first, mut sink) = (None, sink.of(config));
     for (index, input) in inputs.iter().enumerate() {
         let same = |mapping: &Mapping| {
             let same = first.get_or_insert_with(|| mapping.clone()) == mapping;
@@ -162,29 +187,29 @@ fn all(
 
 /// All series, once every file has been read.
 fn whole(
-    (read, works): (Vec<Short>, Vec<Work>),
+    (read, works, classes): (Vec<Short>, Vec<Work>, Arc<Classes>),
     config: &DataConfig,
     mapping: Mapping,
     mut sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let whole = finish::finish(read, works, config, &mapping, &mut sink);
+    let whole = finish::finish((read, works, &*classes), config, &mapping, &mut sink);
     // The long way says so itself.
     if !matches!(whole, Err(Stop::Odd | Stop::Apart)) {
         (told.timed)(mapping.time.is_some());
     }
     let whole = whole?;
-    let channels = mapping.channels;
+    let (channels, classes) = (mapping.channels, whole.classes);
     match sink {
         Sink::Memory => {
             let series = whole.series.into_iter().map(|(series, _)| series).collect();
-            let set = SeriesSet::looked_at(channels, vec![], series).map_err(DataError::from)?;
+            let set = SeriesSet::looked_at(channels, classes, series).map_err(DataError::from)?;
             Ok((set, whole.checks))
         }
         Sink::Store { cache, key, making, .. } => {
             let checks = whole.checks;
             let series = whole.series.into_iter().map(|(_, entry)| entry).collect();
-            let about = About { channels, classes: vec![], series, labels: None, checks };
+            let about = About { channels, classes, series, checks };
             Ok(known(making)?.finish(cache, key, about)?.open()?)
         }
     }

@@ -131,6 +131,22 @@ impl<T: Kind> Writer<T> {
         self.out.get_ref().set_len(bytes).map_err(|error| self.failed(error))
     }
 
+    /// Puts another number in the place of each that was written.
+    pub(crate) fn change(&mut self, other: impl Fn(T) -> T) -> Result<(), DataError> {
+        let all = self.so_far()?;
+        let begin = SeekFrom::Start(HEADER as u64);
+        self.out.seek(begin).map_err(|error| self.failed(error))?;
+        self.numbers = 0;
+        // As in `keep`: nothing is written before it has been copied from the map.
+        for part in all.all().chunks(BUFFER / 2 / size_of::<T>()) {
+            let changed: Vec<T> = part.iter().map(|number| other(*number)).collect();
+            self.push(&changed)?;
+        }
+        self.check(&all)?;
+        drop(all);
+        self.out.flush().map_err(|error| self.failed(error))
+    }
+
     /// Completes the file and waits until it is on the disk.
     pub(crate) fn finish(mut self) -> Result<FileRecord, DataError> {
         let width = self.width.unwrap_or(1).max(1);
@@ -231,6 +247,9 @@ mod tests {
         writer.keep(&kept).unwrap();
         writer.push(&[-1]).unwrap();
         let expected: Vec<i64> = kept.into_iter().flatten().map(|n| n as i64).chain([-1]).collect();
+        assert_eq!(writer.so_far().unwrap().all(), expected);
+        writer.change(|number| number * 3 + 1).unwrap();
+        let expected: Vec<i64> = expected.into_iter().map(|number| number * 3 + 1).collect();
         assert_eq!(writer.so_far().unwrap().all(), expected);
         let record = writer.finish().unwrap();
         let kept = Mapped::<i64>::open(folder.path(), &record, expected.len(), None, true).unwrap();

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use firebox_core::{Backing, Channel, Role};
 
+use crate::raw::NO_LABEL;
 use crate::work::{Work, times_between};
 
 use super::parted::Short;
@@ -44,7 +45,7 @@ impl Filling<'_> {
     ) -> Result<(), Stop> {
         let stored = match sink {
             Sink::Memory => None,
-            Sink::Store { making, .. } => Some(known(making.as_mut())?.values.so_far()?),
+            Sink::Store { making, .. } => Some(known(making.as_mut())?.arrays.values.so_far()?),
         };
         let mut place = 0;
         for ((work, short), gaps) in works.iter_mut().zip(read).zip(&self.gaps) {
@@ -92,44 +93,59 @@ impl Filling<'_> {
             {
                 let values = std::mem::take(&mut short.values);
                 let times = std::mem::take(&mut short.times);
-                self.filled(&values, &times, gaps, |values, times| {
+                let labels = std::mem::take(&mut short.labels);
+                self.filled((&values, &times, &labels), gaps, |values, times, labels| {
                     short.values.extend_from_slice(values);
                     short.times.extend_from_slice(times);
+                    short.labels.extend_from_slice(labels);
                     Ok(())
                 })?;
             }
             return Ok(());
         };
         let filled: usize = self.gaps.iter().flatten().map(|gap| gap.missing).sum();
-        let (mut old_values, mut old_times) = known(making.as_mut())?.begin_again(width, filled)?;
-        let (values, times) = (old_values.so_far()?, old_times.so_far()?);
+        let mut old = known(making.as_mut())?.begin_again(width, filled)?;
+        let (values, times) = (old.values.so_far()?, old.time.so_far()?);
+        let labels = old.labels.as_mut().map(|labels| labels.so_far()).transpose()?;
+        let all_labels = labels.as_ref().map_or(&[][..], |labels| labels.all());
         let mut end = 0;
         for (short, gaps) in read.iter().zip(&self.gaps) {
             let begin = end;
             end += short.kept().iter().map(Range::len).sum::<usize>();
-            let own = (&values.all()[begin * width..end * width], &times.all()[begin..end]);
-            self.filled(own.0, own.1, gaps, |values, times| sink.store_rows(width, values, times))?;
+            let labels = all_labels.get(begin..end).unwrap_or_default();
+            let own = (&values.all()[begin * width..end * width], &times.all()[begin..end], labels);
+            self.filled(own, gaps, |values, times, labels| {
+                Ok(sink.making(width)?.arrays.push(values, times, labels)?)
+            })?;
         }
-        old_values.check(&values)?;
-        Ok(old_times.check(&times)?)
+        old.values.check(&values)?;
+        old.time.check(&times)?;
+        match old.labels.as_ref().zip(labels.as_ref()) {
+            Some((old, labels)) => Ok(old.check(labels)?),
+            None => Ok(()),
+        }
     }
 
-    /// Hands on all steps of a series, those that are put in among the others.
+    /// Hands on all steps of a series, those that are put in among the others, which have no label.
     ///
     /// # Shapes
     ///
     /// - `values`: `[time, channel]`
+    /// - `labels`: `[time]`, or none
     fn filled(
         &self,
-        values: &[f64],
-        times: &[i64],
+        (values, times, labels): (&[f64], &[i64], &[u32]),
         gaps: &[Gap],
-        mut push: impl FnMut(&[f64], &[i64]) -> Result<(), Stop>,
+        mut push: impl FnMut(&[f64], &[i64], &[u32]) -> Result<(), Stop>,
     ) -> Result<(), Stop> {
         let width = self.channels.len();
+        let labels = |rows: Range<usize>| labels.get(rows).unwrap_or_default();
+        let no_labels = vec![NO_LABEL; if labels(0..1).is_empty() { 0 } else { AT_ONCE }];
         let mut from = 0;
         for gap in gaps {
-            push(&values[from * width..gap.step * width], &times[from..gap.step])?;
+            let rows = from..gap.step;
+            let values_of = &values[from * width..gap.step * width];
+            push(values_of, &times[rows.clone()], labels(rows))?;
             from = gap.step;
             let mut row = self.row(values, gap).to_vec();
             if let Some(close) = self.close().map(|close| row[close]) {
@@ -144,10 +160,11 @@ impl Filling<'_> {
                 if times.is_empty() {
                     break;
                 }
-                push(&rows[..times.len() * width], &times)?;
+                let labels = no_labels.get(..times.len()).unwrap_or_default();
+                push(&rows[..times.len() * width], &times, labels)?;
             }
         }
-        push(&values[from * width..], &times[from..])
+        push(&values[from * width..], &times[from..], labels(from..times.len()))
     }
 }
 

@@ -9,28 +9,35 @@ use crate::clean;
 use crate::hints::explained;
 use crate::mapping::Mapping;
 use crate::plain::Mapped;
+use crate::raw::NO_LABEL;
 use crate::store::{Entry, LabelKind};
 use crate::work::Work;
 use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, Interval};
 
 use super::fill::{Filling, Gap};
+use super::labels::{Classes, of_code};
 use super::parted::Short;
 use super::{Sink, Stop, known};
 
 /// Series with their entries in the store; those of the store have no values here.
 pub(super) struct Whole {
     pub(super) series: Vec<(Series, Entry)>,
+    pub(super) classes: Vec<String>,
     pub(super) checks: Checks,
 }
 
 /// Cuts the series, leaves out what is to be left out, and sums up what was found.
 pub(super) fn finish(
-    mut read: Vec<Short>,
-    mut works: Vec<Work>,
+    (mut read, mut works, classes): (Vec<Short>, Vec<Work>, &Classes),
     config: &DataConfig,
     mapping: &Mapping,
     sink: &mut Sink<'_>,
 ) -> Result<Whole, Stop> {
+    let labelled = mapping.label.is_some();
+    if labelled {
+        part_labels(&mut read, &mut works, mapping.channels.len());
+    }
+    let (classes, places) = known(classes.in_order())?;
     known(are_series(&read, &works, mapping.channels.len()).then_some(()))?;
     let (interval, gaps) = match mapping.time {
         Some(_) => interval(&mut works, &read, config, sink)?,
@@ -54,6 +61,8 @@ pub(super) fn finish(
     let checks = Checks {
         time_column: mapping.time.clone(),
         series_column: mapping.series.clone(),
+        label_column: mapping.label.clone(),
+        classes: classes.clone(),
         label_like: mapping.label_like.clone(),
         interval: of_rows,
         interval_declared: config.interval.is_some(),
@@ -65,9 +74,37 @@ pub(super) fn finish(
     if !filling.is_nothing() {
         filling.put_in(&mut read, sink)?;
     }
+    if labelled {
+        put_classes_in_order(&mut read, &places, sink)?;
+    }
     let series = read.into_iter().zip(works);
-    let series = series.map(|(short, work)| of_store_or_memory(short, work));
-    Ok(Whole { series: series.collect(), checks })
+    let series = series.map(|(short, work)| of_store_or_memory(short, work, labelled));
+    Ok(Whole { series: series.collect(), classes, checks })
+}
+
+/// Takes the labels from among the channels.
+fn part_labels(read: &mut [Short], works: &mut [Work], channels: usize) {
+    for (short, work) in read.iter_mut().zip(works) {
+        short.part_labels(channels);
+        work.channels.truncate(channels);
+        work.raw.columns.truncate(channels);
+    }
+}
+
+/// Gives each label the number of its class.
+fn put_classes_in_order(
+    read: &mut [Short],
+    places: &[u32],
+    sink: &mut Sink<'_>,
+) -> Result<(), Stop> {
+    let class = |code: u32| places.get(code as usize).copied().unwrap_or(NO_LABEL);
+    if let Sink::Store { making, .. } = sink {
+        let labels = known(making.as_mut())?.arrays.labels.as_mut();
+        return Ok(known(labels)?.change(class)?);
+    }
+    let all = read.iter_mut().flat_map(|short| &mut short.labels);
+    all.for_each(|code| *code = class(*code));
+    Ok(())
 }
 
 /// Whether there is a value in each channel, and a series of several rows.
@@ -110,7 +147,7 @@ fn interval(
     }
     let stored: Option<Arc<Mapped<i64>>> = match sink {
         Sink::Memory => None,
-        Sink::Store { making, .. } => Some(known(making.as_mut())?.time.so_far()?),
+        Sink::Store { making, .. } => Some(known(making.as_mut())?.arrays.time.so_far()?),
     };
     let mut start = 0;
     let times = read.iter().map(|short| match &stored {
@@ -175,23 +212,26 @@ fn leave_out(read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
         kept.extend(short.kept().into_iter().map(|range| start + range.start..start + range.end));
         start += short.steps;
     }
-    Ok(known(making.as_mut())?.time.keep(&kept)?)
+    Ok(known(making.as_mut())?.arrays.time.keep(&kept)?)
 }
 
-fn of_store_or_memory(short: Short, work: Work) -> (Series, Entry) {
+fn of_store_or_memory(short: Short, work: Work, labelled: bool) -> (Series, Entry) {
     let Work { raw, segments, counts, .. } = work;
     let entry = Entry {
         name: raw.name.clone(),
         origin: raw.origin,
         steps: counts.steps as usize,
         segments: segments.clone(),
-        labels: LabelKind::None,
+        labels: if labelled { LabelKind::PerStep } else { LabelKind::None },
     };
     let series = Series {
         name: raw.name,
         time: short.times.into(),
         values: short.values.into(),
-        labels: StepLabels::None,
+        labels: match labelled {
+            true => StepLabels::PerStep(short.labels.into_iter().map(of_code).collect()),
+            false => StepLabels::None,
+        },
         segments,
         origin: raw.origin,
     };

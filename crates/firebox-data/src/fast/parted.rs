@@ -24,6 +24,8 @@ const MOST_WAITING: usize = 1 << 20;
 pub(super) struct Short {
     /// Of the steps that are kept, `[time, channel]`.
     pub(super) values: Vec<f64>,
+    /// Codes of the labels of the steps that are kept, once they are told apart from the channels.
+    pub(super) labels: Vec<u32>,
     /// Of all steps: those that are left out take part in finding the gaps.
     pub(super) times: Vec<i64>,
     /// How many all are.
@@ -241,7 +243,7 @@ impl Parted {
         }
         work.moved = None;
         work.raw.pieces = pieces.into_iter().map(Own::piece).collect();
-        Ok((Short { values, times, steps, removed, look, finite }, work))
+        Ok((Short { values, labels: vec![], times, steps, removed, look, finite }, work))
     }
 
     fn width(&self) -> usize {

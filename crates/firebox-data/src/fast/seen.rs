@@ -11,8 +11,8 @@ use crate::look::{Look, MOST_CHANNELS, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, Rows};
 
-use super::Stop;
 use super::sorted::Sorted;
+use super::{Stop, labels};
 
 /// A part of a file.
 pub(super) enum Seen {
@@ -79,9 +79,7 @@ pub(super) fn columns(reading: &Reading<'_>, start: usize) -> Option<RawSeries> 
     (alone && channels.len() <= MOST_CHANNELS).then_some(())?;
     // A row without any value may be a blank line of CSV, which is none.
     if reading.input.format == Format::Csv {
-        let columns = reading.frame.columns().iter();
-        let holds = columns.map(|column| column.is_not_null()).reduce(|a, b| a | b)?;
-        holds.all().then_some(())?;
+        labels::holds_values(reading.frame).then_some(())?;
     }
     let mut raw = reading.series().ok()?.series.pop()?;
     raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(start + 1));

@@ -19,6 +19,7 @@ use crate::turns::in_turn;
 use crate::work::Work;
 
 use super::grouped::Grouped;
+use super::labels::Classes;
 use super::parted::{Parted, Short};
 use super::seen::Seen;
 use super::sorted::{Scattered, Sorted, Sorting};
@@ -154,6 +155,7 @@ pub(super) struct Taken {
     open: Option<Open>,
     read: Vec<Short>,
     works: Vec<Work>,
+    classes: Arc<Classes>,
     /// The names of all, of files to train on and to test on.
     train: HashSet<String>,
     test: HashSet<String>,
@@ -162,7 +164,8 @@ pub(super) struct Taken {
 impl Taken {
     pub(super) fn new(policies: CheckPolicies) -> Self {
         let (train, test) = (HashSet::new(), HashSet::new());
-        Self { policies, apart: None, open: None, read: vec![], works: vec![], train, test }
+        let (read, works, classes) = (vec![], vec![], Arc::default());
+        Self { policies, apart: None, open: None, read, works, classes, train, test }
     }
 
     /// For series that a column names and whose rows do not stand together, of which so many bytes are sorted at once.
@@ -172,6 +175,11 @@ impl Taken {
 
     pub(super) fn is_apart(&self) -> bool {
         self.apart.is_some()
+    }
+
+    /// The classes of the labels of all files.
+    pub(super) fn classes(&self) -> Arc<Classes> {
+        Arc::clone(&self.classes)
     }
 
     /// Hears how many rows the next file has, about: makes room for those of one series that stays in memory, and looks
@@ -329,14 +337,17 @@ impl Taken {
     }
 
     /// What was read of each, once there are no more.
-    pub(super) fn finish(mut self, sink: &mut Sink<'_>) -> Result<(Vec<Short>, Vec<Work>), Stop> {
+    pub(super) fn finish(
+        mut self,
+        sink: &mut Sink<'_>,
+    ) -> Result<(Vec<Short>, Vec<Work>, Arc<Classes>), Stop> {
         if let Some(Apart { block, begun }) = self.apart.take() {
             let (sorting, mapping) = known(begun)?;
             let at_once = sorting.rows_of(block / PARTS);
             self.take_sorted((&Arc::new(sorting.finish()?), &mapping), at_once, sink)?;
         }
         self.close(sink)?;
-        Ok((self.read, self.works))
+        Ok((self.read, self.works, self.classes))
     }
 }
 

@@ -62,6 +62,7 @@ fn long(inputs: &[Input], config: &DataConfig) -> Found {
         all.add(table.reading(&zone).series().map_err(said)?).map_err(said)?;
     }
     let mut all = all.finish();
+    all.sort_classes();
     all.separate_names();
     cleaned(all, config).map_err(said)
 }
@@ -341,6 +342,39 @@ fn rows_of_csv_without_any_value_go_the_long_way() {
     assert!(short.is_ok() && short == long, "rows without times keep their numbers");
 }
 
+#[test]
+fn labels_are_those_of_the_long_way() {
+    let text = |class: &dyn Fn(usize) -> String| {
+        let rows = bars(200, |_, _| ());
+        let rows = rows.lines().enumerate();
+        rows.map(|(row, text)| match row {
+            0 => format!("{text},state\n"),
+            row => format!("{text},{}\n", class(row)),
+        })
+        .collect::<String>()
+    };
+    let label = |config: &mut DataConfig| config.columns.label = Some("state".to_owned());
+    let [short, long] = ways(&text(&|row| ["calm", "", "wild"][row % 3].to_owned()), label);
+    let (set, checks) = short.as_ref().unwrap();
+    assert_eq!(
+        (set.classes(), checks.label_column.as_deref()),
+        (&checks.classes[..], Some("state"))
+    );
+    assert_eq!(checks.classes, ["calm", "wild"]);
+    assert!(short == long);
+    let [short, long] = ways(&text(&|row| (row * 7 % 12).to_string()), label);
+    let (set, _) = short.as_ref().unwrap();
+    assert_eq!((set.classes().len(), &*set.classes()[11]), (12, "11"), "by their values");
+    assert!(short == long);
+    let [short, long] = ways(&text(&|_| String::new()), label);
+    assert!(short.is_ok() && short == long, "none has a label");
+    // Which of them comes first depends on their order in the file.
+    let [short, long] = ways(&text(&|row| ["1", "1.0"][row % 2].to_owned()), label);
+    assert_eq!((short.unwrap_err().as_str(), long.is_ok()), ("odd", true));
+    let blank = text(&|_| "1".to_owned()).replacen("\n", "\n\n", 3);
+    assert_eq!(ways(&blank, label)[0].as_ref().unwrap_err(), "odd", "lines without a value");
+}
+
 /// Bars with some of each defect, single ones and runs.
 fn odd_bars(seed: u64, rows: usize) -> DataFrame {
     let mut draws = Stream::new(seed, "odd").draws();
@@ -382,6 +416,21 @@ fn odd_bars(seed: u64, rows: usize) -> DataFrame {
         columns[4] = columns[4].cast(&DataType::Float32).unwrap();
     }
     DataFrame::new(rows, columns).unwrap()
+}
+
+/// The same with labels of one of some kinds, and rows without any.
+fn labelled(mut table: DataFrame, seed: u64, config: &mut DataConfig) -> DataFrame {
+    let kinds = [["up", " down ", "10", ""], ["10", "9", "-1", " "], ["b", "a", "b ", "a"]];
+    let mut draws = Stream::new(seed, "labels").draws();
+    let kind = kinds[(draws.uniform_f64() * 3.0) as usize % 3];
+    let mut label = || {
+        let drawn = (draws.uniform_f64() * 5.0) as usize % 5;
+        kind.get(drawn).map(ToString::to_string)
+    };
+    let labels: Vec<Option<String>> = (0..table.height()).map(|_| label()).collect();
+    table.with_column(Column::new("state".into(), labels)).unwrap();
+    config.columns.label = Some("state".to_owned());
+    table
 }
 
 /// Ends of parts of so many rows, drawn.
@@ -431,18 +480,20 @@ fn take_parts(
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = Zone::named(None).unwrap();
     let mapping = Groups::open(&inputs[0], config).unwrap().mapping().clone();
-    let apart = taken.is_apart();
+    let (apart, classes, coded) = (taken.is_apart(), taken.classes(), labels::coded(&mapping));
+    sink = sink.of(config);
     for (input, ends) in inputs.iter().zip(ends) {
         let frame = frame::load(input, config).unwrap().into_frame();
         let mut start = 0;
         for end in ends {
             let part = frame.slice(start as i64, end - start);
             let table = Table::of(input, config, part, mapping.clone());
+            let table = known(classes.coded(table, &zone))?;
             let reading = table.reading(&zone);
             match by_table {
                 true => taken.add_table(&reading, start, &mut sink)?,
                 false => {
-                    taken.add(Part::of(&reading, start, apart)?, (input, &mapping), &mut sink)?;
+                    taken.add(Part::of(&reading, start, apart)?, (input, &coded), &mut sink)?;
                 }
             }
             start = *end;
@@ -472,6 +523,7 @@ fn take_groups(
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = Zone::named(None).unwrap();
     let mut mapping = None;
+    sink = sink.of(config);
     let mut same = |of: &Mapping| {
         mapping = Some(of.clone());
         Ok(())
@@ -524,9 +576,12 @@ fn any_mix_of_defects_at_any_border_is_told_and_mended_as_on_the_long_way() {
         let rows = 2 + (draws.uniform_f64() * 60.0) as usize;
         let path = folder.path().join(format!("{seed}.parquet"));
         let file = std::fs::File::create(&path).unwrap();
-        let mut table = odd_bars(seed, rows);
-        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut table).unwrap();
         let mut config = DataConfig::new(&path);
+        let mut table = odd_bars(seed, rows);
+        if seed % 4 == 1 {
+            table = labelled(table, seed, &mut config);
+        }
+        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut table).unwrap();
         config.columns.time_unit = crate::TimeUnit::S;
         config.checks = policies(seed);
         config.interval =

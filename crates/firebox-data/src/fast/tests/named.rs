@@ -59,6 +59,10 @@ pub(super) fn case(seed: u64, names: &[Option<&'static str>], borders: &[usize])
         table = table.drop("time").unwrap();
     }
     let folder = tempfile::tempdir().unwrap();
+    let mut config = DataConfig::new(folder.path());
+    if seed % 4 == 1 {
+        table = labelled(table, seed, &mut config);
+    }
     let (mut rows, mut paths) = (vec![], vec![]);
     for border in borders.windows(2) {
         let [start, end] = [border[0], border[1]];
@@ -69,7 +73,6 @@ pub(super) fn case(seed: u64, names: &[Option<&'static str>], borders: &[usize])
         rows.push(end - start);
         paths.push(path);
     }
-    let mut config = DataConfig::new(&paths[0]);
     // Test files come last, and may name what training files do.
     let train = if draw(3) == 0 { paths.len().div_ceil(2) } else { paths.len() };
     config.test = (train < paths.len()).then(|| crate::Paths(paths.split_off(train)));
