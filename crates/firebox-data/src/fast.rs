@@ -3,25 +3,27 @@
 //! [`clean`](crate::clean::clean), whose rules it applies.
 //!
 //! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: rows
-//! out of order, crowded rows that are dropped, constant channels that are dropped, channels
-//! without a value, series of which nothing is left, runs of a million missing values that may be filled. So are local
-//! times, files whose columns differ or whose names are the same, more than 64 channels, lines of CSV
-//! without any value, classes of which two are the same number, and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such
-//! a file whose columns in use are dictionaries or nested. What is kept of each series is its name and its counts; labels
-//! are held once the result is opened.
+//! out of order, crowded rows that are dropped, channels without a value, series of which nothing is left, runs of a
+//! million missing values that may be filled. So are local times, files whose columns differ or whose names are the
+//! same, more than 64 channels with the label, lines of CSV without any value, classes of which two are the same number,
+//! and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such a file whose
+//! columns in use are dictionaries or nested. What is kept of each series is its name and its counts; labels are held
+//! once the result is opened.
 //!
 //! Series that a column names and whose rows do not stand together, within a file or over the ends of several, are read
 //! twice: as soon as that is seen, reading begins anew, and all rows are sorted by series on the disk of the store
 //! ([`sorted`]) before the rules see them. There one series alone may be larger than memory, too: its rows are read back
-//! part by part. Where the result stays in memory, the long way is gone instead. Gaps that are filled are known at the
-//! end alone: what was stored is then copied with what is put in ([`fill`]).
+//! part by part. Where the result stays in memory, the long way is gone instead.
+//!
+//! Which gaps are filled, and which channels are constant and left out, is known at the end alone: then what was stored
+//! is copied with the former and without the latter ([`rewrite`]).
 
 mod files;
-mod fill;
 mod finish;
 mod grouped;
 mod labels;
 mod parted;
+mod rewrite;
 mod seen;
 mod sorted;
 mod taken;
@@ -199,7 +201,7 @@ fn whole(
         (told.timed)(mapping.time.is_some());
     }
     let whole = whole?;
-    let (channels, classes) = (mapping.channels, whole.classes);
+    let (channels, classes) = (whole.channels, whole.classes);
     match sink {
         Sink::Memory => {
             let series = whole.series.into_iter().map(|(series, _)| series).collect();

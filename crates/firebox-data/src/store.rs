@@ -283,7 +283,7 @@ impl Making {
         let labelled = self.arrays.labels.is_some();
         let label = if labelled { size_of::<u32>() } else { 0 };
         let bytes = steps * ((channels + 1) * size_of::<f64>() + label) as u64;
-        let what = "the series with what is put into their gaps";
+        let what = "a copy of the series whose gaps are filled, or of which channels are left out";
         check_room(self.aside(), what, bytes, firebox_cache::free_bytes(self.aside()))?;
         let folder = self.aside().join("again");
         fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;

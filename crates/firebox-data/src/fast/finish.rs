@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use firebox_core::{Backing, Series, StepLabels};
+use firebox_core::{Backing, Channel, Series, StepLabels};
 
 use crate::clean;
 use crate::hints::explained;
@@ -14,14 +14,16 @@ use crate::store::{Entry, LabelKind};
 use crate::work::Work;
 use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, Interval};
 
-use super::fill::{Filling, Gap};
 use super::labels::{Classes, of_code};
 use super::parted::Short;
+use super::rewrite::{Changes, Gap};
 use super::{Sink, Stop, known};
 
 /// Series with their entries in the store; those of the store have no values here.
 pub(super) struct Whole {
     pub(super) series: Vec<(Series, Entry)>,
+    /// Those that are kept.
+    pub(super) channels: Vec<Channel>,
     pub(super) classes: Vec<String>,
     pub(super) checks: Checks,
 }
@@ -46,9 +48,10 @@ pub(super) fn finish(
     for (work, short) in works.iter_mut().zip(&read) {
         count(work, short);
     }
-    let filling = Filling { channels: &mapping.channels, interval: interval.unwrap_or(1), gaps };
-    if !filling.is_nothing() {
-        filling.count(&mut works, &read, sink)?;
+    let (spacing, dropped) = (interval.unwrap_or(1), vec![]);
+    let mut changes = Changes { channels: &mapping.channels, interval: spacing, gaps, dropped };
+    if changes.has_gaps() {
+        changes.count(&mut works, &read, sink)?;
     }
     let constant = clean::constant_channels(&works, mapping.channels.len());
     let of_rows = interval.and_then(Interval::from_microseconds);
@@ -56,8 +59,11 @@ pub(super) fn finish(
     let findings = clean::allowed(found)
         .map_err(|error| explained(error, config, mapping.series.is_some()))?;
     known(works.iter().all(|work| work.counts.steps > 0).then_some(()))?;
-    let keeps = constant.is_empty() || config.checks.constant != ConstantPolicy::Drop;
-    known(keeps.then_some(()))?;
+    let mut channels = mapping.channels.clone();
+    if config.checks.constant == ConstantPolicy::Drop {
+        clean::drop_channels(&mut channels, &mut works, &constant)?;
+        changes.dropped = constant;
+    }
     let checks = Checks {
         time_column: mapping.time.clone(),
         series_column: mapping.series.clone(),
@@ -66,20 +72,18 @@ pub(super) fn finish(
         label_like: mapping.label_like.clone(),
         interval: of_rows,
         interval_declared: config.interval.is_some(),
-        ..clean::summary(&works, &mapping.channels, findings)
+        ..clean::summary(&works, &channels, findings)
     };
     // No place in a file is told any more.
     works.iter_mut().for_each(|work| work.places = None);
     leave_out(&mut read, sink)?;
-    if !filling.is_nothing() {
-        filling.put_in(&mut read, sink)?;
-    }
+    changes.make(&mut read, sink)?;
     if labelled {
         put_classes_in_order(&mut read, &places, sink)?;
     }
     let series = read.into_iter().zip(works);
     let series = series.map(|(short, work)| of_store_or_memory(short, work, labelled));
-    Ok(Whole { series: series.collect(), classes, checks })
+    Ok(Whole { series: series.collect(), channels, classes, checks })
 }
 
 /// Takes the labels from among the channels.

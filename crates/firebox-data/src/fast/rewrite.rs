@@ -1,6 +1,7 @@
-//! Gaps that are filled, once all series are read and it is known which: the same steps are put in as by
-//! [`Work::gaps`].
+//! Gaps that are filled and channels that are left out, once all series are read and it is known which: the same steps
+//! are put in as by [`Work::gaps`].
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use firebox_core::{Backing, Channel, Role};
@@ -11,8 +12,8 @@ use crate::work::{Work, times_between};
 use super::parted::Short;
 use super::{Sink, Stop, known};
 
-/// Steps that are put in at once.
-const AT_ONCE: usize = 1 << 12;
+/// Steps that are handed on at once.
+const AT_ONCE: usize = 1 << 14;
 
 /// A gap that is filled.
 #[derive(Clone, Copy)]
@@ -23,17 +24,23 @@ pub(super) struct Gap {
     pub(super) missing: usize,
 }
 
-/// What is put into the gaps of all series.
-pub(super) struct Filling<'a> {
+/// What is changed of series that have been read.
+pub(super) struct Changes<'a> {
     pub(super) channels: &'a [Channel],
     pub(super) interval: i64,
-    /// Of each series.
+    /// Of each series; none if no series has any.
     pub(super) gaps: Vec<Vec<Gap>>,
+    /// Channels that are left out.
+    pub(super) dropped: Vec<usize>,
 }
 
-impl Filling<'_> {
-    pub(super) fn is_nothing(&self) -> bool {
-        self.gaps.iter().all(Vec::is_empty)
+impl Changes<'_> {
+    pub(super) fn has_gaps(&self) -> bool {
+        !self.gaps.iter().all(Vec::is_empty)
+    }
+
+    fn gaps(&self, series: usize) -> &[Gap] {
+        self.gaps.get(series).map_or(&[], |gaps| gaps)
     }
 
     /// Counts the steps that are put in, of series whose other steps are counted.
@@ -85,16 +92,19 @@ impl Filling<'_> {
         &values[(gap.step - 1) * width..gap.step * width]
     }
 
-    /// Puts the steps in, of series that hold no others than those that are kept.
-    pub(super) fn put_in(&self, read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
+    /// Makes the changes, in series that hold no other steps than those that are kept.
+    pub(super) fn make(&self, read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
+        if !self.has_gaps() && self.dropped.is_empty() {
+            return Ok(());
+        }
         let width = self.channels.len();
         let Sink::Store { making, .. } = sink else {
-            for (short, gaps) in read.iter_mut().zip(&self.gaps).filter(|(_, own)| !own.is_empty())
-            {
+            for (series, short) in read.iter_mut().enumerate() {
                 let values = std::mem::take(&mut short.values);
                 let times = std::mem::take(&mut short.times);
                 let labels = std::mem::take(&mut short.labels);
-                self.filled((&values, &times, &labels), gaps, |values, times, labels| {
+                let (all, gaps) = ((&values[..], &times[..], &labels[..]), self.gaps(series));
+                self.changed(all, gaps, |values, times, labels| {
                     short.values.extend_from_slice(values);
                     short.times.extend_from_slice(times);
                     short.labels.extend_from_slice(labels);
@@ -104,18 +114,19 @@ impl Filling<'_> {
             return Ok(());
         };
         let filled: usize = self.gaps.iter().flatten().map(|gap| gap.missing).sum();
-        let mut old = known(making.as_mut())?.begin_again(width, filled)?;
+        let kept = width - self.dropped.len();
+        let mut old = known(making.as_mut())?.begin_again(kept, filled)?;
         let (values, times) = (old.values.so_far()?, old.time.so_far()?);
         let labels = old.labels.as_mut().map(|labels| labels.so_far()).transpose()?;
         let all_labels = labels.as_ref().map_or(&[][..], |labels| labels.all());
         let mut end = 0;
-        for (short, gaps) in read.iter().zip(&self.gaps) {
+        for (series, short) in read.iter().enumerate() {
             let begin = end;
             end += short.kept().iter().map(Range::len).sum::<usize>();
             let labels = all_labels.get(begin..end).unwrap_or_default();
             let own = (&values.all()[begin * width..end * width], &times.all()[begin..end], labels);
-            self.filled(own, gaps, |values, times, labels| {
-                Ok(sink.making(width)?.arrays.push(values, times, labels)?)
+            self.changed(own, self.gaps(series), |values, times, labels| {
+                Ok(sink.making(kept)?.arrays.push(values, times, labels)?)
             })?;
         }
         old.values.check(&values)?;
@@ -126,13 +137,14 @@ impl Filling<'_> {
         }
     }
 
-    /// Hands on all steps of a series, those that are put in among the others, which have no label.
+    /// Hands on all steps of a series without the channels that are left out, some at once; those that are put in, which
+    /// have no label, among the others.
     ///
     /// # Shapes
     ///
     /// - `values`: `[time, channel]`
     /// - `labels`: `[time]`, or none
-    fn filled(
+    fn changed(
         &self,
         (values, times, labels): (&[f64], &[i64], &[u32]),
         gaps: &[Gap],
@@ -141,11 +153,14 @@ impl Filling<'_> {
         let width = self.channels.len();
         let labels = |rows: Range<usize>| labels.get(rows).unwrap_or_default();
         let no_labels = vec![NO_LABEL; if labels(0..1).is_empty() { 0 } else { AT_ONCE }];
+        let mut push =
+            |values: &[f64], times: &[i64], labels: &[u32]| push(&self.kept(values), times, labels);
         let mut from = 0;
         for gap in gaps {
-            let rows = from..gap.step;
-            let values_of = &values[from * width..gap.step * width];
-            push(values_of, &times[rows.clone()], labels(rows))?;
+            for rows in parts(from..gap.step) {
+                let values = &values[rows.start * width..rows.end * width];
+                push(values, &times[rows.clone()], labels(rows))?;
+            }
             from = gap.step;
             let mut row = self.row(values, gap).to_vec();
             if let Some(close) = self.close().map(|close| row[close]) {
@@ -164,8 +179,29 @@ impl Filling<'_> {
                 push(&rows[..times.len() * width], &times, labels)?;
             }
         }
-        push(&values[from * width..], &times[from..], labels(from..times.len()))
+        for rows in parts(from..times.len()) {
+            let values = &values[rows.start * width..rows.end * width];
+            push(values, &times[rows.clone()], labels(rows))?;
+        }
+        Ok(())
     }
+
+    /// Rows without the channels that are left out.
+    fn kept<'b>(&self, values: &'b [f64]) -> Cow<'b, [f64]> {
+        if self.dropped.is_empty() {
+            return Cow::Borrowed(values);
+        }
+        let width = self.channels.len();
+        let kept: Vec<usize> = (0..width).filter(|own| !self.dropped.contains(own)).collect();
+        let rows = values.chunks_exact(width);
+        rows.flat_map(|row| kept.iter().map(|channel| row[*channel])).collect()
+    }
+}
+
+/// Consecutive parts of some steps.
+fn parts(steps: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = steps.end;
+    steps.step_by(AT_ONCE).map(move |start| start..end.min(start + AT_ONCE))
 }
 
 /// Moves the ends of segments, within which the gaps lie, by what is put in before them.
