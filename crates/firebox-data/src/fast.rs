@@ -74,11 +74,11 @@ pub(crate) enum Sink<'a> {
     /// Into memory.
     Memory,
     /// Into the store, with no more than a part of them in memory.
-    /// `labelled` if the last number of each row is the code of its label.
     Store {
         cache: &'a Path,
         key: Key,
         stop: &'a AtomicBool,
+        /// Whether the last number of each row is the code of its label.
         labelled: bool,
         making: Option<Box<Making>>,
     },
@@ -168,6 +168,7 @@ pub(crate) fn read(
 /// Bytes of rows that are sorted by their series at once.
 const BLOCK: usize = 32 << 20;
 
+/// The same, of which `taken` says whether the rows of a series stand together.
 fn all(
     (inputs, config, zone): (&[Input], &DataConfig, &Zone),
     mut taken: Taken,

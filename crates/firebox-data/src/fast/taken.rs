@@ -104,6 +104,14 @@ impl Part {
 /// Parts of a block that are read back at once: so many of them fit where one block did, for each processor.
 const PARTS: usize = 8;
 
+/// The rows of series that do not stand together.
+struct Apart {
+    /// Bytes of them that are sorted at once.
+    block: usize,
+    /// Once there are any.
+    begun: Option<(Sorting, Mapping)>,
+}
+
 impl Apart {
     /// The file that rows are put into.
     fn sorting(&mut self, mapping: &Mapping, folder: &Path) -> Result<&mut Sorting, Stop> {
@@ -137,14 +145,6 @@ struct Open {
     /// Whether a column names it.
     named: bool,
     series: Parted,
-}
-
-/// The rows of series that do not stand together.
-struct Apart {
-    /// Bytes of them that are sorted at once.
-    block: usize,
-    /// Once there are any.
-    begun: Option<(Sorting, Mapping)>,
 }
 
 /// The series that were read, in the order in which they come first.
