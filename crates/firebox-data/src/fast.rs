@@ -32,20 +32,16 @@ mod tests;
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::store::{About, Making};
 use crate::time::Zone;
-use crate::work::Work;
 use crate::{Checks, DataConfig, DataError};
 use firebox_core::{Key, SeriesSet};
 
-use self::labels::Classes;
-use self::parted::Short;
-use self::taken::Taken;
+use self::taken::{AllRead, Taken};
 
 /// Why the short way ends.
 #[derive(Debug)]
@@ -190,13 +186,13 @@ fn all(
 
 /// All series, once every file has been read.
 fn whole(
-    (read, works, classes): (Vec<Short>, Vec<Work>, Arc<Classes>),
+    read: AllRead,
     config: &DataConfig,
     mapping: Mapping,
     mut sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let whole = finish::finish((read, works, &*classes), config, &mapping, &mut sink);
+    let whole = finish::finish(read, config, &mapping, &mut sink);
     // The long way says so itself.
     if !matches!(whole, Err(Stop::Odd | Stop::Apart)) {
         (told.timed)(mapping.time.is_some());

@@ -14,9 +14,10 @@ use crate::store::{Entry, LabelKind};
 use crate::work::Work;
 use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, Interval};
 
-use super::labels::{Classes, of_code};
+use super::labels::of_code;
 use super::parted::Short;
 use super::rewrite::{Changes, Gap};
+use super::taken::AllRead;
 use super::{Sink, Stop, known};
 
 /// Series with their entries in the store; those of the store have no values here.
@@ -30,7 +31,7 @@ pub(super) struct Whole {
 
 /// Cuts the series, leaves out what is to be left out, and sums up what was found.
 pub(super) fn finish(
-    (mut read, mut works, classes): (Vec<Short>, Vec<Work>, &Classes),
+    AllRead { mut read, mut works, classes }: AllRead,
     config: &DataConfig,
     mapping: &Mapping,
     sink: &mut Sink<'_>,

@@ -147,6 +147,13 @@ struct Open {
     series: Parted,
 }
 
+/// All series, in the order in which they come first.
+pub(super) struct AllRead {
+    pub(super) read: Vec<Short>,
+    pub(super) works: Vec<Work>,
+    pub(super) classes: Arc<Classes>,
+}
+
 /// The series that were read, in the order in which they come first.
 pub(super) struct Taken {
     policies: CheckPolicies,
@@ -337,17 +344,14 @@ impl Taken {
     }
 
     /// What was read of each, once there are no more.
-    pub(super) fn finish(
-        mut self,
-        sink: &mut Sink<'_>,
-    ) -> Result<(Vec<Short>, Vec<Work>, Arc<Classes>), Stop> {
+    pub(super) fn finish(mut self, sink: &mut Sink<'_>) -> Result<AllRead, Stop> {
         if let Some(Apart { block, begun }) = self.apart.take() {
             let (sorting, mapping) = known(begun)?;
             let at_once = sorting.rows_of(block / PARTS);
             self.take_sorted((&Arc::new(sorting.finish()?), &mapping), at_once, sink)?;
         }
         self.close(sink)?;
-        Ok((self.read, self.works, self.classes))
+        Ok(AllRead { read: self.read, works: self.works, classes: self.classes })
     }
 }
 
