@@ -254,6 +254,76 @@ fn a_panel_larger_than_memory_whose_series_are_in_turn_is_ingested() {
     assert!(stored.reused && *stored.set == set && stored.checks == checks);
 }
 
+/// Rows between two of which the next is not there.
+const LACKS: usize = 50_021;
+/// KiB that the labels of all steps take in memory, where they are held.
+const LABELS: usize = ROWS * 8 / 1024;
+
+/// Tables of the same rows with labels and a constant channel, some of which are not there.
+fn write_changed(folder: &Path) {
+    let rows = || (0..ROWS).filter(|row| row % LACKS != 9);
+    let label = |row: usize| ["calm", "", "wild"][row % 3];
+    let csv = std::fs::File::create(folder.join("changed.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "time,state,x,y,same").unwrap();
+    for row in rows() {
+        let [_, x, y, _] = bar(row);
+        writeln!(csv, "{},{},{x},{y},7", time(row), label(row)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let value = |at: usize| rows().map(|row| bar(row)[at]).collect::<Vec<f64>>();
+    let columns = vec![
+        Column::new("time".into(), rows().map(time).collect::<Vec<i64>>()),
+        Column::new("state".into(), rows().map(label).collect::<Vec<&str>>()),
+        Column::new("x".into(), value(1)),
+        Column::new("y".into(), value(2)),
+        Column::new("same".into(), vec![7.0; rows().count()]),
+    ];
+    let mut frame = DataFrame::new(rows().count(), columns).unwrap();
+    let file = std::fs::File::create(folder.join("changed.parquet")).unwrap();
+    ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+}
+
+fn changed(folder: &Path, name: &str, gaps: GapPolicy) -> DataConfig {
+    let mut config = config(folder, name);
+    config.columns.label = Some("state".to_owned());
+    (config.checks.constant, config.checks.gaps) = (ConstantPolicy::Drop, gaps);
+    config
+}
+
+fn ingest_changed(folder: &Path) {
+    let cache = folder.join("cache");
+    let lacking = (0..ROWS).filter(|row| row % LACKS == 9).count();
+    for name in ["changed.csv", "changed.parquet"] {
+        for (gaps, filled) in [(GapPolicy::Split, 0), (GapPolicy::Fill, lacking)] {
+            let most = peak(|| {
+                let data = ingest(&changed(folder, name, gaps), &cache, &Silent).unwrap();
+                assert_eq!((data.reused, data.set.steps()), (false, ROWS - lacking + filled));
+                assert_eq!((data.set.channels().len(), data.set.classes().len()), (2, 2));
+                assert!(data.set.series()[0].values.is_elsewhere());
+            });
+            println!("{name}, {gaps:?}: {most} KiB of anonymous memory");
+            assert!(most < RESIDENT_MENDED + LABELS, "{name}: {most} KiB of anonymous memory");
+        }
+    }
+}
+
+#[test]
+fn a_table_larger_than_memory_with_labels_is_changed_once_it_is_known_how() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_changed(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_changed(folder.path());
+    let test = "a_table_larger_than_memory_with_labels_is_changed_once_it_is_known_how";
+    in_little_memory(test, LIMIT + (64 << 10), folder.path());
+    let config = changed(folder.path(), "changed.parquet", GapPolicy::Fill);
+    let (set, checks) = read(&config, &Silent).unwrap();
+    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
 /// KiB of anonymous memory, as proc(5) has it.
 fn anonymous() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
