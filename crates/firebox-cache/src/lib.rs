@@ -92,6 +92,7 @@ pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
 pub use parameters::{ParameterError, check_parameters};
 pub use price::{Bars, PriceScale};
 pub use recipe::{Drawn, Recipe};
+pub use room::free as free_bytes;
 pub use samples::{SampleSpec, Samples};
 pub use shards::{Record, Shards};
 pub use store::{AUGMENTED, Hold, REMOTE, SERIES, Store, TOKENS, augmented_key};

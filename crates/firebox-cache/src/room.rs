@@ -6,7 +6,7 @@ use crate::error::CacheError;
 
 /// Bytes that any process may still write to the disk of a folder, quotas aside; none if the system does not say.
 #[cfg(unix)]
-pub(crate) fn free(folder: &Path) -> Option<u64> {
+pub fn free(folder: &Path) -> Option<u64> {
     use std::ffi::CString;
     use std::mem::MaybeUninit;
     use std::os::unix::ffi::OsStrExt as _;
@@ -26,7 +26,7 @@ pub(crate) fn free(folder: &Path) -> Option<u64> {
 
 /// Bytes that any process may still write to the disk of a folder; not asked here.
 #[cfg(not(unix))]
-pub(crate) fn free(_: &Path) -> Option<u64> {
+pub fn free(_: &Path) -> Option<u64> {
     None
 }
 

@@ -174,7 +174,8 @@ pub(crate) fn constant_channels(works: &[Work], channels: usize) -> Vec<usize> {
     (0..channels).filter(constant).collect()
 }
 
-fn drop_channels(
+/// Leaves out constant channels.
+pub(crate) fn drop_channels(
     channels: &mut Vec<Channel>,
     works: &mut [Work],
     constant: &[usize],

@@ -172,7 +172,7 @@ pub(crate) fn store(
         findings: constant.into_iter().map(kept_constant).collect(),
         ..Checks::default()
     };
-    let about = About { channels, classes, series, labels: None, checks };
+    let about = About { channels, classes, series, checks };
     Ok(store::keep_in_place(cache, key, about, kept)?)
 }
 

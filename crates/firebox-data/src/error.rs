@@ -41,6 +41,21 @@ pub enum DataError {
         #[source]
         source: std::io::Error,
     },
+    /// A disk with less room than what is about to be written takes.
+    #[error(
+        "{} takes {bytes} bytes for {what}, and its disk has {free} free\n  free some space, or name a cache on another disk (`run.cache`)",
+        path.display()
+    )]
+    NoRoom {
+        /// The folder.
+        path: PathBuf,
+        /// What is about to be written.
+        what: &'static str,
+        /// Bytes that it takes.
+        bytes: u64,
+        /// Bytes that the disk has.
+        free: u64,
+    },
     /// A file that another program changed, replaced or removed meanwhile.
     #[error(
         "{} was changed while it was read, and nothing of it is kept: run again when it is complete, or name a copy of it",

@@ -3,17 +3,29 @@
 //! [`clean`](crate::clean::clean), whose rules it applies.
 //!
 //! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: rows
-//! out of order, crowded rows that are dropped, gaps that are filled, constant channels that are dropped, channels
-//! without a value, series of which nothing is left, runs of a million missing values that may be filled. So are local
-//! times, series that a column names and whose rows do not stand together, within a file or over the ends of several,
-//! columns of labels, files whose columns differ or whose names are the same, more than 64 channels, lines of CSV
-//! without any value, and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such
-//! a file whose columns in use are dictionaries or nested. What is kept of each series is its name and its counts.
+//! out of order, crowded rows that are dropped, channels without a value, series of which nothing is left, runs of a
+//! million missing values that may be filled. So are local times, files whose columns differ or whose names are the
+//! same, more than 64 channels with the label, lines of CSV without any value, classes of which two are the same number,
+//! and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such a file whose
+//! columns in use are dictionaries or nested. What is kept of each series is its name and its counts; labels are held
+//! once the result is opened.
+//!
+//! Series that a column names and whose rows do not stand together, within a file or over the ends of several, are read
+//! twice: as soon as that is seen, reading begins anew, and all rows are sorted by series on the disk of the store
+//! ([`sorted`]) before the rules see them. There one series alone may be larger than memory, too: its rows are read back
+//! part by part. Where the result stays in memory, the long way is gone instead.
+//!
+//! Which gaps are filled, and which channels are constant and left out, is known at the end alone: then what was stored
+//! is copied with the former and without the latter ([`rewrite`]).
 
 mod files;
 mod finish;
+mod grouped;
+mod labels;
 mod parted;
+mod rewrite;
 mod seen;
+mod sorted;
 mod taken;
 #[cfg(test)]
 mod tests;
@@ -26,18 +38,18 @@ use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::store::{About, Making};
 use crate::time::Zone;
-use crate::work::Work;
 use crate::{Checks, DataConfig, DataError};
 use firebox_core::{Key, SeriesSet};
 
-use self::parted::Short;
-use self::taken::Taken;
+use self::taken::{AllRead, Taken};
 
 /// Why the short way ends.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// Something is odd: the long way finds out what.
     Odd,
+    /// The rows of a series that a column names do not stand together.
+    Apart,
     /// The disk refuses, or the policies do.
     Failed(DataError),
 }
@@ -58,29 +70,66 @@ pub(crate) enum Sink<'a> {
     /// Into memory.
     Memory,
     /// Into the store, with no more than a part of them in memory.
-    Store { cache: &'a Path, key: Key, stop: &'a AtomicBool, making: Option<Box<Making>> },
+    Store {
+        cache: &'a Path,
+        key: Key,
+        stop: &'a AtomicBool,
+        /// Whether the last number of each row is the code of its label.
+        labelled: bool,
+        making: Option<Box<Making>>,
+    },
 }
 
 impl<'a> Sink<'a> {
     pub(crate) fn store(cache: &'a Path, key: Key, stop: &'a AtomicBool) -> Self {
-        Self::Store { cache, key, stop, making: None }
+        Self::Store { cache, key, stop, labelled: false, making: None }
+    }
+
+    /// The same for rows of these data, before any is put there.
+    fn of(self, config: &DataConfig) -> Self {
+        match self {
+            Self::Memory => self,
+            Self::Store { cache, key, stop, .. } => {
+                let labelled = config.columns.label.is_some();
+                Self::Store { cache, key, stop, labelled, making: None }
+            }
+        }
     }
 
     fn is_memory(&self) -> bool {
         matches!(self, Self::Memory)
     }
 
-    /// Puts rows into the store, if that is where they go.
-    fn store_rows(&mut self, width: usize, values: &[f64], times: &[i64]) -> Result<(), Stop> {
-        let Self::Store { cache, stop, making, .. } = self else { return Ok(()) };
+    /// The same store before anything is put into it.
+    fn anew(&self) -> Option<Self> {
+        match self {
+            Self::Memory => None,
+            Self::Store { cache, key, stop, .. } => Some(Self::store(cache, *key, stop)),
+        }
+    }
+
+    /// The result in the store, which begins with the first call, for rows of so many numbers.
+    fn making(&mut self, width: usize) -> Result<&mut Making, Stop> {
+        let Self::Store { cache, stop, labelled, making, .. } = self else {
+            return Err(Stop::Odd);
+        };
         DataError::heed(stop)?;
         if making.is_none() {
-            *making = Some(Box::new(Making::begin(cache, width)?));
+            let channels = width - usize::from(*labelled);
+            *making = Some(Box::new(Making::begin(cache, channels, *labelled)?));
         }
-        let making = known(making.as_mut())?;
-        making.values.push(values)?;
-        making.time.push(times)?;
-        Ok(())
+        known(making.as_deref_mut())
+    }
+
+    /// Puts rows into the store, if that is where they go.
+    fn store_rows(&mut self, width: usize, values: &[f64], times: &[i64]) -> Result<(), Stop> {
+        let Self::Store { labelled, .. } = *self else { return Ok(()) };
+        let arrays = &mut self.making(width)?.arrays;
+        if labelled {
+            let (values, codes) = labels::apart(values, width);
+            return Ok(arrays.push(&values, times, &codes)?);
+        }
+        Ok(arrays.push(values, times, &[])?)
     }
 }
 
@@ -97,14 +146,32 @@ pub(crate) fn read(
     inputs: &[Input],
     config: &DataConfig,
     zone: &Zone,
-    mut sink: Sink<'_>,
+    sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
     // Rows are found again by the path of their file.
     let paths: HashSet<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     known((paths.len() == inputs.len()).then_some(()))?;
-    let mut taken = Taken::new(config.checks);
-    let mut first = None;
+    let of = (inputs, config, zone);
+    let again = sink.anew();
+    match (all(of, Taken::new(config.checks), sink, told), again) {
+        // From the beginning: what was stored is not in the order of the series.
+        (Err(Stop::Apart), Some(sink)) => all(of, Taken::apart(config.checks, BLOCK), sink, told),
+        (found, _) => found,
+    }
+}
+
+/// Bytes of rows that are sorted by their series at once.
+const BLOCK: usize = 32 << 20;
+
+/// The same, of which `taken` says whether the rows of a series stand together.
+fn all(
+    (inputs, config, zone): (&[Input], &DataConfig, &Zone),
+    mut taken: Taken,
+    sink: Sink<'_>,
+    told: &Told<'_>,
+) -> Result<(SeriesSet, Checks), Stop> {
+    let (mut first, mut sink) = (None, sink.of(config));
     for (index, input) in inputs.iter().enumerate() {
         let same = |mapping: &Mapping| {
             let same = first.get_or_insert_with(|| mapping.clone()) == mapping;
@@ -119,29 +186,29 @@ pub(crate) fn read(
 
 /// All series, once every file has been read.
 fn whole(
-    (read, works): (Vec<Short>, Vec<Work>),
+    read: AllRead,
     config: &DataConfig,
     mapping: Mapping,
     mut sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let whole = finish::finish(read, works, config, &mapping, &mut sink);
+    let whole = finish::finish(read, config, &mapping, &mut sink);
     // The long way says so itself.
-    if !matches!(whole, Err(Stop::Odd)) {
+    if !matches!(whole, Err(Stop::Odd | Stop::Apart)) {
         (told.timed)(mapping.time.is_some());
     }
     let whole = whole?;
-    let channels = mapping.channels;
+    let (channels, classes) = (whole.channels, whole.classes);
     match sink {
         Sink::Memory => {
             let series = whole.series.into_iter().map(|(series, _)| series).collect();
-            let set = SeriesSet::looked_at(channels, vec![], series).map_err(DataError::from)?;
+            let set = SeriesSet::looked_at(channels, classes, series).map_err(DataError::from)?;
             Ok((set, whole.checks))
         }
         Sink::Store { cache, key, making, .. } => {
             let checks = whole.checks;
             let series = whole.series.into_iter().map(|(_, entry)| entry).collect();
-            let about = About { channels, classes: vec![], series, labels: None, checks };
+            let about = About { channels, classes, series, checks };
             Ok(known(making)?.finish(cache, key, about)?.open()?)
         }
     }

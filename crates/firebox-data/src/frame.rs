@@ -103,9 +103,21 @@ impl<'a> Table<'a> {
         self.frame.height()
     }
 
-    #[cfg(test)]
+    pub(crate) fn format(&self) -> Format {
+        self.input.format
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
     pub(crate) fn frame(&self) -> &DataFrame {
         &self.frame
+    }
+
+    /// The same table of other columns.
+    pub(crate) fn with(self, frame: DataFrame, mapping: Mapping) -> Self {
+        Self { frame, mapping, ..self }
     }
 
     #[cfg(test)]

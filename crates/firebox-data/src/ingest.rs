@@ -172,7 +172,7 @@ fn read_and_store(
         let done = |done| progress(listener, done as u64, inputs.len() as u64);
         match converted::store(inputs, &samples, config, cache, key, &done) {
             Ok(found) => return Ok(found),
-            Err(Stop::Odd) => {}
+            Err(Stop::Odd | Stop::Apart) => {}
             Err(Stop::Failed(error)) => return Err(error),
         }
     } else if config.timeframes.is_none() {
@@ -237,7 +237,7 @@ fn short_way(
     let timed = |timed: bool| warn_without_times(listener, !timed);
     match fast::read(inputs, config, &zone, sink, &Told { files: &files, timed: &timed }) {
         Ok(found) => Ok(Some(found)),
-        Err(Stop::Odd) => Ok(None),
+        Err(Stop::Odd | Stop::Apart) => Ok(None),
         Err(Stop::Failed(error)) => Err(error),
     }
 }

@@ -110,6 +110,16 @@ impl<'a> Part<'a> {
         Some(Self { columns, bars: Bars::of(channels), times })
     }
 
+    /// Rows of one series, each channel in pieces that lie one behind the other.
+    pub(crate) fn of_pieces(
+        channels: &[Channel],
+        columns: &[Vec<&'a [f64]>],
+        times: Vec<i64>,
+    ) -> Self {
+        let columns = columns.iter().map(|pieces| Pieces::new(pieces.iter().copied())).collect();
+        Self { columns, bars: Bars::of(channels), times }
+    }
+
     /// Writes the rows one behind the other, and says what they are; none if a time does not lie behind the one
     /// before it, a value does not fit f32, or a bar is out of order.
     ///
@@ -212,13 +222,16 @@ impl<'a> Pieces<'a> {
     fn of(column: &'a Column) -> Option<Self> {
         (*column.dtype() == DataType::Float64).then_some(())?;
         let numbers = column.f64().ok().filter(|numbers| numbers.null_count() == 0)?;
+        Some(Self::new(numbers.downcast_iter().map(|chunk| &chunk.values()[..])))
+    }
+
+    fn new(pieces: impl Iterator<Item = &'a [f64]>) -> Self {
         let mut start = 0;
-        let pieces = numbers.downcast_iter().map(|chunk| {
-            let values = &chunk.values()[..];
+        let pieces = pieces.map(|values| {
             start += values.len();
             (start - values.len(), values)
         });
-        Some(Self(pieces.collect()))
+        Self(pieces.collect())
     }
 
     /// The values of these rows, put together in `scratch` if they do not lie one behind the other.

@@ -20,7 +20,7 @@ const BLOCK: usize = 8 << 20;
 pub(crate) fn each(
     input: &Input,
     config: &DataConfig,
-    each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
+    each: impl FnMut(Table<'_>, usize) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     match input.format {
         Format::Csv => blocks(input, config, BLOCK, each),
@@ -31,18 +31,18 @@ pub(crate) fn each(
 fn whole(
     input: &Input,
     config: &DataConfig,
-    mut each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
+    mut each: impl FnMut(Table<'_>, usize) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     let table = frame::load(input, config).map_err(|_| Stop::Odd)?;
     let rows = table.rows();
-    each(&table, rows)
+    each(table, rows)
 }
 
 fn blocks(
     input: &Input,
     config: &DataConfig,
     size: usize,
-    mut each: impl FnMut(&Table<'_>, usize) -> Result<(), Stop>,
+    mut each: impl FnMut(Table<'_>, usize) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     let path = &input.path;
     let names = csv::header(path, &config.csv).map_err(|_| Stop::Odd)?;
@@ -73,7 +73,7 @@ fn blocks(
             }
             done = [done[0] + frame.height(), done[1] + end];
             let table = Table::of(input, config, frame, mapping.clone());
-            each(&table, guess(done, bytes))?;
+            each(table, guess(done, bytes))?;
         }
         if (read as u64) < wanted {
             return Ok(());

@@ -92,6 +92,11 @@ impl<T: Kind> Writer<T> {
         DataError::io("write", &self.folder.join(self.name))(error)
     }
 
+    /// How many were written.
+    pub(crate) fn numbers(&self) -> usize {
+        self.numbers
+    }
+
     /// What was written until now.
     pub(crate) fn so_far(&mut self) -> Result<Arc<Mapped<T>>, DataError> {
         self.out.flush().map_err(|error| self.failed(error))?;
@@ -100,6 +105,12 @@ impl<T: Kind> Writer<T> {
         let file = MappedFile::open(&self.folder, &record, false);
         let file = file.map_err(|damage| self.failed(std::io::Error::other(damage)))?;
         Ok(Arc::new(Mapped { file, kind: PhantomData }))
+    }
+
+    /// Whether everything that was read of what was written was there.
+    pub(crate) fn check(&self, read: &Mapped<T>) -> Result<(), DataError> {
+        let path = self.folder.join(self.name);
+        read.check().map_err(|said| DataError::io("read back", &path)(std::io::Error::other(said)))
     }
 
     /// Keeps these ranges of the numbers that were written, one behind the other.
@@ -118,6 +129,22 @@ impl<T: Kind> Writer<T> {
         self.out.flush().map_err(|error| self.failed(error))?;
         let bytes = (HEADER + self.numbers * size_of::<T>()) as u64;
         self.out.get_ref().set_len(bytes).map_err(|error| self.failed(error))
+    }
+
+    /// Puts another number in the place of each that was written.
+    pub(crate) fn change(&mut self, other: impl Fn(T) -> T) -> Result<(), DataError> {
+        let all = self.so_far()?;
+        let begin = SeekFrom::Start(HEADER as u64);
+        self.out.seek(begin).map_err(|error| self.failed(error))?;
+        self.numbers = 0;
+        // As in `keep`: nothing is written before it has been copied from the map.
+        for part in all.all().chunks(BUFFER / 2 / size_of::<T>()) {
+            let changed: Vec<T> = part.iter().map(|number| other(*number)).collect();
+            self.push(&changed)?;
+        }
+        self.check(&all)?;
+        drop(all);
+        self.out.flush().map_err(|error| self.failed(error))
     }
 
     /// Completes the file and waits until it is on the disk.
@@ -220,6 +247,9 @@ mod tests {
         writer.keep(&kept).unwrap();
         writer.push(&[-1]).unwrap();
         let expected: Vec<i64> = kept.into_iter().flatten().map(|n| n as i64).chain([-1]).collect();
+        assert_eq!(writer.so_far().unwrap().all(), expected);
+        writer.change(|number| number * 3 + 1).unwrap();
+        let expected: Vec<i64> = expected.into_iter().map(|number| number * 3 + 1).collect();
         assert_eq!(writer.so_far().unwrap().all(), expected);
         let record = writer.finish().unwrap();
         let kept = Mapped::<i64>::open(folder.path(), &record, expected.len(), None, true).unwrap();

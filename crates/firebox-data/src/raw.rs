@@ -275,18 +275,27 @@ impl Raw {
 
     /// Puts the classes in order: numbers by value, other names by alphabet.
     pub(crate) fn sort_classes(&mut self) {
-        let numbers: Option<Vec<f64>> =
-            self.classes.iter().map(|class| class.parse().ok()).collect();
-        let mut order: Vec<usize> = (0..self.classes.len()).collect();
-        match numbers {
-            Some(numbers) => order.sort_by(|a, b| numbers[*a].total_cmp(&numbers[*b])),
-            None => order.sort_by(|a, b| self.classes[*a].cmp(&self.classes[*b])),
-        }
+        let (order, _) = in_order(&self.classes);
         let mut map = vec![0; order.len()];
         order.iter().zip(0..).for_each(|(old, new)| map[*old] = new);
         self.classes = order.into_iter().map(|old| self.classes[old].clone()).collect();
         self.series.iter_mut().for_each(|series| relabel(&mut series.labels, &map));
     }
+}
+
+/// The places of classes in order: of numbers by value, of other names by alphabet; and whether no two are equal numbers,
+/// which keep the order that they have.
+pub(crate) fn in_order(classes: &[String]) -> (Vec<usize>, bool) {
+    let numbers: Option<Vec<f64>> = classes.iter().map(|class| class.parse().ok()).collect();
+    let mut order: Vec<usize> = (0..classes.len()).collect();
+    let Some(numbers) = numbers else {
+        order.sort_by(|a, b| classes[*a].cmp(&classes[*b]));
+        return (order, true);
+    };
+    order.sort_by(|a, b| numbers[*a].total_cmp(&numbers[*b]));
+    let differ = |pair: &[usize]| numbers[pair[0]].total_cmp(&numbers[pair[1]]).is_ne();
+    let clear = order.windows(2).all(differ);
+    (order, clear)
 }
 
 fn merge_classes(classes: &mut Vec<String>, more: &[String]) -> Vec<u32> {

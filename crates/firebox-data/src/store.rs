@@ -226,25 +226,82 @@ fn part<T: Kind>(mapped: &Arc<Mapped<T>>, range: Range<usize>, elsewhere: bool) 
 pub(crate) struct Making {
     aside: TempDir,
     folder: PathBuf,
+    pub(crate) arrays: Arrays,
+}
+
+/// The arrays of a result that is being made.
+pub(crate) struct Arrays {
     pub(crate) values: Writer<f64>,
     pub(crate) time: Writer<i64>,
+    /// If steps have labels.
+    pub(crate) labels: Option<Writer<u32>>,
+}
+
+impl Arrays {
+    fn create(folder: &Path, channels: usize, labelled: bool) -> Result<Self, DataError> {
+        let values = Writer::create(folder, VALUES, Some(channels))?;
+        let time = Writer::create(folder, TIME, None)?;
+        let labels = labelled.then(|| Writer::create(folder, LABELS, None)).transpose()?;
+        Ok(Self { values, time, labels })
+    }
+
+    /// Adds steps; their codes if they have labels.
+    pub(crate) fn push(
+        &mut self,
+        values: &[f64],
+        times: &[i64],
+        codes: &[u32],
+    ) -> Result<(), DataError> {
+        self.values.push(values)?;
+        self.time.push(times)?;
+        self.labels.as_mut().map_or(Ok(()), |labels| labels.push(codes))
+    }
+
+    fn finish(self) -> Result<Vec<FileRecord>, DataError> {
+        let mut files = vec![self.values.finish()?, self.time.finish()?];
+        files.extend(self.labels.map(Writer::finish).transpose()?);
+        Ok(files)
+    }
 }
 
 impl Making {
     /// Begins a result of so many channels.
-    pub(crate) fn begin(cache: &Path, channels: usize) -> Result<Self, DataError> {
+    pub(crate) fn begin(cache: &Path, channels: usize, labelled: bool) -> Result<Self, DataError> {
         let (aside, folder) = aside(cache)?;
-        let values = Writer::create(&folder, VALUES, Some(channels))?;
-        let time = Writer::create(&folder, TIME, None)?;
-        Ok(Self { aside, folder, values, time })
+        let arrays = Arrays::create(&folder, channels, labelled)?;
+        Ok(Self { aside, folder, arrays })
+    }
+
+    /// Begins the arrays anew, and hands over those that were written, which stay until the result is there. So many
+    /// steps more are to be written.
+    pub(crate) fn begin_again(
+        &mut self,
+        channels: usize,
+        more: usize,
+    ) -> Result<Arrays, DataError> {
+        let steps = (self.arrays.time.numbers() + more) as u64;
+        let labelled = self.arrays.labels.is_some();
+        let label = if labelled { size_of::<u32>() } else { 0 };
+        let bytes = steps * ((channels + 1) * size_of::<f64>() + label) as u64;
+        let what = "a copy of the series whose gaps are filled, or of which channels are left out";
+        check_room(self.aside(), what, bytes, firebox_cache::free_bytes(self.aside()))?;
+        let folder = self.aside().join("again");
+        fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;
+        let arrays = Arrays::create(&folder, channels, labelled)?;
+        self.folder = folder;
+        Ok(std::mem::replace(&mut self.arrays, arrays))
+    }
+
+    /// A folder for what is needed only until the result is there.
+    pub(crate) fn aside(&self) -> &Path {
+        self.aside.path()
     }
 
     /// Completes the result and puts it in its place. What was there is replaced unless it is whole.
     pub(crate) fn finish(self, cache: &Path, key: Key, about: About) -> Result<Made, DataError> {
-        let Self { aside, folder, values, time } = self;
-        let mut files = vec![values.finish()?, time.finish()?];
-        files.extend(about.labels.map(|labels| labels.finish()).transpose()?);
-        let About { channels, classes, series, checks, .. } = about;
+        let Self { aside, folder, arrays } = self;
+        let files = arrays.finish()?;
+        let About { channels, classes, series, checks } = about;
         let version = VERSION;
         let manifest =
             Manifest { version, key, files, channels, classes, series, checks, in_place: false };
@@ -252,6 +309,19 @@ impl Making {
         let target = complete(&aside, &folder, cache, &manifest, there)?;
         Ok(Made { folder: target, manifest })
     }
+}
+
+/// Refuses more bytes than the disk has of a folder for what is being made, if it says how many are free.
+pub(crate) fn check_room(
+    aside: &Path,
+    what: &'static str,
+    bytes: u64,
+    free: Option<u64>,
+) -> Result<(), DataError> {
+    let Some(free) = free.filter(|free| *free < bytes) else { return Ok(()) };
+    // The bucket of the cache: the folder in it goes.
+    let path = aside.parent().unwrap_or(aside).to_owned();
+    Err(DataError::NoRoom { path, what, bytes, free })
 }
 
 /// A folder for a result that is being made, which goes with the first of the two.
@@ -294,7 +364,7 @@ pub(crate) fn keep_in_place(
     samples: Vec<SeriesValues>,
 ) -> Result<(SeriesSet, Checks), DataError> {
     let (aside, folder) = aside(cache)?;
-    let About { channels, classes, series, checks, .. } = about;
+    let About { channels, classes, series, checks } = about;
     let (version, files) = (VERSION, vec![]);
     let manifest =
         Manifest { version, key, files, channels, classes, series, checks, in_place: true };
@@ -319,12 +389,11 @@ impl Made {
     }
 }
 
-/// What a result holds beside values and times.
+/// What a result holds beside its arrays.
 pub(crate) struct About {
     pub(crate) channels: Vec<Channel>,
     pub(crate) classes: Vec<String>,
     pub(crate) series: Vec<Entry>,
-    pub(crate) labels: Option<Writer<u32>>,
     pub(crate) checks: Checks,
 }
 
@@ -335,31 +404,23 @@ pub(crate) fn save(
     set: &SeriesSet,
     checks: &Checks,
 ) -> Result<(), DataError> {
-    let mut making = Making::begin(cache, set.channels().len())?;
     let per_step = |series: &Series| matches!(series.labels, StepLabels::PerStep(_));
-    let mut labels = match set.series().iter().any(per_step) {
-        true => Some(Writer::create(&making.folder, LABELS, None)?),
-        false => None,
-    };
+    let labelled = set.series().iter().any(per_step);
+    let mut making = Making::begin(cache, set.channels().len(), labelled)?;
     for series in set.series() {
-        making.values.push(&series.values.all())?;
-        making.time.push(&series.time)?;
-        if let Some(labels) = &mut labels {
-            let code = |step| match &series.labels {
-                StepLabels::PerStep(labels) => labels[step],
-                StepLabels::Whole(label) => Some(*label),
-                StepLabels::None => None,
-            };
-            let codes: Vec<u32> =
-                (0..series.len()).map(|step| code(step).unwrap_or(NO_LABEL)).collect();
-            labels.push(&codes)?;
-        }
+        let code = |step| match &series.labels {
+            StepLabels::PerStep(labels) => labels[step],
+            StepLabels::Whole(label) => Some(*label),
+            StepLabels::None => None,
+        };
+        let steps = if labelled { series.len() } else { 0 };
+        let codes: Vec<u32> = (0..steps).map(|step| code(step).unwrap_or(NO_LABEL)).collect();
+        making.arrays.push(&series.values.all(), &series.time, &codes)?;
     }
     let about = About {
         channels: set.channels().to_vec(),
         classes: set.classes().to_vec(),
         series: set.series().iter().map(entry).collect(),
-        labels,
         checks: checks.clone(),
     };
     making.finish(cache, key, about).map(drop)

@@ -5,6 +5,8 @@
 //! counts add up.
 
 use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
 
 use firebox_core::{Channel, Role, Series, StepLabels};
 
@@ -43,7 +45,12 @@ pub(crate) struct Work {
     pub(crate) counts: SeriesChecks,
     pub(crate) channels: Vec<ChannelChecks>,
     pub(crate) examples: Vec<(Defect, usize, String)>,
+    /// Where the rows lie that `raw` counts as those of one file.
+    pub(crate) places: Option<Places>,
 }
+
+/// File and row of each row of a series that was put together, counted from 1.
+pub(crate) type Places = Box<dyn Fn(usize) -> (Arc<Path>, usize) + Send + Sync>;
 
 impl Work {
     pub(crate) fn new(raw: RawSeries, channels: &[Channel]) -> Self {
@@ -56,7 +63,15 @@ impl Work {
             .iter()
             .map(|channel| ChannelChecks { channel: channel.name.clone(), ..Default::default() })
             .collect();
-        Self { raw, moved: None, segments: vec![], counts, channels, examples: vec![] }
+        Self {
+            raw,
+            moved: None,
+            segments: vec![],
+            counts,
+            channels,
+            examples: vec![],
+            places: None,
+        }
     }
 
     /// Notes where a defect is first seen.
@@ -66,7 +81,10 @@ impl Work {
             return;
         }
         let original = self.moved.as_ref().map_or(step, |moved| moved[step] as usize);
-        let (path, row) = self.raw.place(original);
+        let (path, row) = match (&self.places, self.raw.place(original)) {
+            (Some(places), (_, row)) => places(row),
+            (None, place) => place,
+        };
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let text = format!("series `{}`, row {row} of {file}{what}", self.raw.name);
         self.examples.push((defect, channel, text));
@@ -403,10 +421,7 @@ impl Work {
             if let Some((_, missing)) = fills.next_if(|(at, _)| *at == step) {
                 filled.extend(order.len()..order.len() + missing);
                 order.extend(std::iter::repeat_n(step as u32 - 1, *missing));
-                // The last of them keeps its distance even where the gap is no whole multiple.
-                let spacing = (times[step] - times[step - 1]) / (*missing as i64 + 1);
-                let spacing = spacing.clamp(1, interval.max(1));
-                time.extend((1..=*missing as i64).map(|k| times[step - 1] + k * spacing));
+                time.extend(times_between(times[step - 1], times[step], *missing, interval));
             }
             if !gone {
                 order.push(step as u32);
@@ -505,6 +520,18 @@ fn fill_runs(
         }
         step = end;
     }
+}
+
+/// The times of so many steps that are put in between two.
+pub(crate) fn times_between(
+    before: i64,
+    behind: i64,
+    missing: usize,
+    interval: i64,
+) -> impl Iterator<Item = i64> {
+    // The last of them keeps its distance even where the gap is no whole multiple.
+    let spacing = ((behind - before) / (missing as i64 + 1)).clamp(1, interval.max(1));
+    (1..=missing as i64).map(move |number| before + number * spacing)
 }
 
 /// Whether a model can be given the value: windows are made of f32.

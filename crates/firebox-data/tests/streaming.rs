@@ -29,6 +29,8 @@ const LIMIT: usize = 160 << 10;
 const RESIDENT: usize = 48 << 10;
 /// The same where rows are mended, columns of a part beside its rows: less than the series take.
 const RESIDENT_MENDED: usize = 80 << 10;
+/// The same where rows are sorted by series, some of them at once.
+const RESIDENT_SORTED: usize = 88 << 10;
 /// Rows between two that have a defect.
 const ODD: usize = 100_003;
 
@@ -163,6 +165,160 @@ fn a_table_of_series_that_a_column_names_larger_than_memory_is_ingested() {
     let test = "a_table_of_series_that_a_column_names_larger_than_memory_is_ingested";
     in_little_memory(test, LIMIT + (32 << 10), folder.path());
     let config = config(folder.path(), "packed.arrow");
+    let (set, checks) = read(&config, &Silent).unwrap();
+    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
+/// Series of a panel, whose rows are in turn.
+const IN_TURN: usize = 500;
+
+/// Tables of the same rows, one of each series for each time. Of days there are several files.
+fn write_panel(folder: &Path) {
+    let name = |row: usize| format!("s{:03}", row % IN_TURN);
+    let moment = |row: usize| time(row / IN_TURN);
+    let csv = std::fs::File::create(folder.join("panel.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "time,symbol,open,high,low,close").unwrap();
+    for row in 0..ROWS {
+        let [open, high, low, close] = bar(row);
+        writeln!(csv, "{},{},{open},{high},{low},{close}", moment(row), name(row)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let mut columns = vec![
+        Column::new("time".into(), (0..ROWS).map(moment).collect::<Vec<i64>>()),
+        Column::new("symbol".into(), (0..ROWS).map(name).collect::<Vec<String>>()),
+    ];
+    for (at, name) in ["open", "high", "low", "close"].into_iter().enumerate() {
+        let values: Vec<f64> = (0..ROWS).map(|row| bar(row)[at]).collect();
+        columns.push(Column::new(name.into(), values));
+    }
+    let frame = DataFrame::new(ROWS, columns).unwrap();
+    let write = |path: &str, rows: &mut DataFrame| {
+        let file = std::fs::File::create(folder.join(path)).unwrap();
+        ParquetWriter::new(file).with_row_group_size(Some(70_000)).finish(rows).unwrap();
+    };
+    write("panel.parquet", &mut frame.clone());
+    std::fs::create_dir(folder.join("days")).unwrap();
+    let day = ROWS / 10;
+    (0..10).for_each(|number| {
+        write(&format!("days/{number}.parquet"), &mut frame.slice((number * day) as i64, day));
+    });
+    let mut batches = frame.slice(0, 70_000);
+    for start in (70_000..ROWS).step_by(70_000) {
+        batches.vstack_mut_owned(frame.slice(start as i64, 70_000)).unwrap();
+    }
+    let file = std::fs::File::create(folder.join("panel.arrow")).unwrap();
+    IpcWriter::new(file).finish(&mut batches).unwrap();
+}
+
+fn ingest_panel(folder: &Path) {
+    let cache = folder.join("cache");
+    for name in ["panel.csv", "panel.parquet", "panel.arrow", "days"] {
+        let most = peak(|| {
+            let data = ingest(&config(folder, name), &cache, &Silent).unwrap();
+            assert_eq!((data.reused, data.set.steps()), (false, ROWS));
+            assert_eq!(data.set.series().len(), IN_TURN);
+            for (number, series) in data.set.series().iter().enumerate() {
+                assert!(series.values.is_elsewhere() && series.len() == ROWS / IN_TURN);
+                assert_eq!(series.name, format!("s{number:03}"));
+                for step in (0..series.len()).step_by(97) {
+                    let row = step * IN_TURN + number;
+                    assert_eq!(series.values.part(step * 4..step * 4 + 4)[..], bar(row));
+                    assert_eq!(series.time[step], time(step) * 1_000_000);
+                }
+                assert_eq!(series.segments.len(), 1);
+            }
+        });
+        println!("{name}: {most} KiB of anonymous memory");
+        assert!(most < RESIDENT_SORTED, "{name}: {most} KiB of anonymous memory for {SERIES}");
+    }
+    // What was sorted there is gone.
+    let stored = std::fs::read_dir(cache.join(firebox_cache::SERIES)).unwrap().count();
+    assert_eq!(stored, 4);
+}
+
+#[test]
+fn a_panel_larger_than_memory_whose_series_are_in_turn_is_ingested() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_panel(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_panel(folder.path());
+    let test = "a_panel_larger_than_memory_whose_series_are_in_turn_is_ingested";
+    in_little_memory(test, LIMIT + (48 << 10), folder.path());
+    let config = config(folder.path(), "panel.parquet");
+    let (set, checks) = read(&config, &Silent).unwrap();
+    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
+/// Rows between two of which the next is not there.
+const LACKS: usize = 50_021;
+/// KiB that the labels of all steps take in memory, where they are held.
+const LABELS: usize = ROWS * 8 / 1024;
+
+/// Tables of the same rows with labels and a constant channel, some of which are not there.
+fn write_changed(folder: &Path) {
+    let rows = || (0..ROWS).filter(|row| row % LACKS != 9);
+    let label = |row: usize| ["calm", "", "wild"][row % 3];
+    let csv = std::fs::File::create(folder.join("changed.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "time,state,x,y,same").unwrap();
+    for row in rows() {
+        let [_, x, y, _] = bar(row);
+        writeln!(csv, "{},{},{x},{y},7", time(row), label(row)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let value = |at: usize| rows().map(|row| bar(row)[at]).collect::<Vec<f64>>();
+    let columns = vec![
+        Column::new("time".into(), rows().map(time).collect::<Vec<i64>>()),
+        Column::new("state".into(), rows().map(label).collect::<Vec<&str>>()),
+        Column::new("x".into(), value(1)),
+        Column::new("y".into(), value(2)),
+        Column::new("same".into(), vec![7.0; rows().count()]),
+    ];
+    let mut frame = DataFrame::new(rows().count(), columns).unwrap();
+    let file = std::fs::File::create(folder.join("changed.parquet")).unwrap();
+    ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+}
+
+fn changed(folder: &Path, name: &str, gaps: GapPolicy) -> DataConfig {
+    let mut config = config(folder, name);
+    config.columns.label = Some("state".to_owned());
+    (config.checks.constant, config.checks.gaps) = (ConstantPolicy::Drop, gaps);
+    config
+}
+
+fn ingest_changed(folder: &Path) {
+    let cache = folder.join("cache");
+    let lacking = (0..ROWS).filter(|row| row % LACKS == 9).count();
+    for name in ["changed.csv", "changed.parquet"] {
+        for (gaps, filled) in [(GapPolicy::Split, 0), (GapPolicy::Fill, lacking)] {
+            let most = peak(|| {
+                let data = ingest(&changed(folder, name, gaps), &cache, &Silent).unwrap();
+                assert_eq!((data.reused, data.set.steps()), (false, ROWS - lacking + filled));
+                assert_eq!((data.set.channels().len(), data.set.classes().len()), (2, 2));
+                assert!(data.set.series()[0].values.is_elsewhere());
+            });
+            println!("{name}, {gaps:?}: {most} KiB of anonymous memory");
+            assert!(most < RESIDENT_MENDED + LABELS, "{name}: {most} KiB of anonymous memory");
+        }
+    }
+}
+
+#[test]
+fn a_table_larger_than_memory_with_labels_is_changed_once_it_is_known_how() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_changed(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_changed(folder.path());
+    let test = "a_table_larger_than_memory_with_labels_is_changed_once_it_is_known_how";
+    in_little_memory(test, LIMIT + (64 << 10), folder.path());
+    let config = changed(folder.path(), "changed.parquet", GapPolicy::Fill);
     let (set, checks) = read(&config, &Silent).unwrap();
     let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
     assert!(stored.reused && *stored.set == set && stored.checks == checks);

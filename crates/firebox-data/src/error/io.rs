@@ -13,7 +13,9 @@ impl DataError {
 
     /// Whether the user can mend it in settings or data; else the disk refused while running.
     pub fn is_bad_input(&self) -> bool {
-        let Self::Io { action, source, .. } = self else { return !matches!(self, Self::Stopped) };
+        let Self::Io { action, source, .. } = self else {
+            return !matches!(self, Self::Stopped | Self::NoRoom { .. });
+        };
         match source.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
                 false

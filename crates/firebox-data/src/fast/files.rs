@@ -1,6 +1,7 @@
 //! The parts of a file, decoded on all processors and taken in order. What is done with them is in
 //! [`parted`](super::parted).
 
+use crate::frame::Table;
 use crate::groups::{GroupRange, Groups};
 use crate::input::Input;
 use crate::look::{self, Look};
@@ -10,7 +11,7 @@ use crate::turns::in_turn;
 use crate::{DataConfig, Format, parts};
 
 use super::taken::{Part, Taken};
-use super::{Sink, Stop, known};
+use super::{Sink, Stop, known, labels};
 
 /// Rows of a part of a Parquet or Arrow file, at least: enough that asking for it costs little.
 pub(super) const PART: usize = 1 << 17;
@@ -56,11 +57,13 @@ pub(super) fn in_order(
     (at_once, mut same): (usize, impl FnMut(&Mapping) -> Result<(), Stop>),
 ) -> Result<(), Stop> {
     known((groups.rows() > 0).then_some(()))?;
-    let of = (input, groups.mapping());
-    same(of.1)?;
-    expect(taken, of, groups.rows(), sink)?;
+    same(groups.mapping())?;
+    let (coded, classes) = (labels::coded(groups.mapping()), taken.classes());
+    let of = (input, &coded);
+    taken.expect(of, groups.rows(), sink)?;
     for part in groups.parts(at_once) {
-        let table = known(groups.part(&part, false))?;
+        let table = groups.part(&part, false).and_then(|table| classes.coded(table, zone));
+        let table = known(table)?;
         taken.add_table(&table.reading(zone), part.rows.start, sink)?;
     }
     taken.end_file(sink)
@@ -74,12 +77,13 @@ fn one_by_one(
     (taken, sink): (&mut Taken, &mut Sink<'_>),
     mut same: impl FnMut(&Mapping) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let mut rows = 0;
+    let (mut rows, classes) = (0, taken.classes());
     parts::each(input, config, |table, expected| {
+        same(table.mapping())?;
+        let table = known(classes.coded(table, zone))?;
         let reading = table.reading(zone);
-        same(reading.mapping)?;
         if rows == 0 {
-            expect(taken, (input, reading.mapping), expected, sink)?;
+            taken.expect((input, reading.mapping), expected, sink)?;
         }
         taken.add_table(&reading, rows, sink)?;
         rows += table.rows();
@@ -88,19 +92,6 @@ fn one_by_one(
     // A file without rows is told of before anything else.
     known((rows > 0).then_some(()))?;
     taken.end_file(sink)
-}
-
-/// Makes room for the rows of a file that is one series and stays in memory.
-fn expect(
-    taken: &mut Taken,
-    of: (&Input, &Mapping),
-    rows: usize,
-    sink: &mut Sink<'_>,
-) -> Result<(), Stop> {
-    if sink.is_memory() && of.1.series.is_none() {
-        taken.series(&of.0.stem(), of, 0, sink)?.expect(rows);
-    }
-    Ok(())
 }
 
 /// Reads a file of which every processor takes some groups of rows from the disk, so many rows at once or more.
@@ -113,23 +104,28 @@ pub(super) fn in_groups(
 ) -> Result<(), Stop> {
     // A file without rows is told of before anything else.
     known((groups.rows() > 0).then_some(()))?;
-    let of = (input, groups.mapping());
-    same(of.1)?;
+    same(groups.mapping())?;
+    let (coded, classes) = (labels::coded(groups.mapping()), taken.classes());
+    let of = (input, &coded);
+    let table_of =
+        |group: &GroupRange, by_columns| classes.coded(groups.part(group, by_columns)?, zone);
     if sink.is_memory() && of.1.series.is_none() {
-        match to_their_places(groups, at_once, zone) {
+        match to_their_places(groups, at_once, (zone, coded.channels.len()), table_of) {
             Ok((look, values, times)) => {
                 taken.series(&input.stem(), of, 0, sink)?.adopt(look, values, times);
                 return taken.end_file(sink);
             }
             // Rows may be left out, and those behind them lie elsewhere: once more, one part behind the other.
-            Err(Stop::Odd) => expect(taken, of, groups.rows(), sink)?,
+            Err(Stop::Odd) => {}
             Err(failed) => return Err(failed),
         }
     }
+    taken.expect(of, groups.rows(), sink)?;
     let (parts, threads, by_columns) = division(groups, at_once);
+    let apart = taken.is_apart();
     let work = |group: &GroupRange| {
-        let table = known(groups.part(group, by_columns))?;
-        Part::of(&table.reading(zone), group.rows.start)
+        let table = known(table_of(group, by_columns))?;
+        Part::of(&table.reading(zone), group.rows.start, apart)
     };
     in_turn(threads, parts.iter(), work, |part| taken.add(part, of, sink))?;
     taken.end_file(sink)
@@ -144,17 +140,17 @@ fn division(groups: &Groups<'_>, at_once: usize) -> (Vec<GroupRange>, usize, boo
 }
 
 /// Values, `[time, channel]`, and times of a file in which nothing is odd, each group laid out where it belongs.
-fn to_their_places(
-    groups: &Groups<'_>,
+fn to_their_places<'a>(
+    groups: &Groups<'a>,
     at_once: usize,
-    zone: &Zone,
+    (zone, width): (&Zone, usize),
+    table_of: impl Fn(&GroupRange, bool) -> Option<Table<'a>> + Sync,
 ) -> Result<(Look, Vec<f64>, Vec<i64>), Stop> {
     let (parts, threads, by_columns) = division(groups, at_once);
-    let width = groups.mapping().channels.len();
     let (mut values, mut times) = (vec![0.0; groups.rows() * width], vec![0; groups.rows()]);
     let places = places(&parts, width, &mut values, &mut times);
     let look_at = |group: &GroupRange, out: &mut [f64]| {
-        let table = groups.part(group, by_columns)?;
+        let table = table_of(group, by_columns)?;
         let part = look::Part::of(&table.reading(zone), group.rows.start)?;
         let look = part.lay_out(out)?;
         Some((look, part.times))

@@ -3,40 +3,56 @@
 
 use std::sync::Arc;
 
-use firebox_core::{Backing, Series, StepLabels};
+use firebox_core::{Backing, Channel, Series, StepLabels};
 
 use crate::clean;
 use crate::hints::explained;
 use crate::mapping::Mapping;
 use crate::plain::Mapped;
+use crate::raw::NO_LABEL;
 use crate::store::{Entry, LabelKind};
 use crate::work::Work;
 use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, Interval};
 
+use super::labels::of_code;
 use super::parted::Short;
+use super::rewrite::{Changes, Gap};
+use super::taken::AllRead;
 use super::{Sink, Stop, known};
 
 /// Series with their entries in the store; those of the store have no values here.
 pub(super) struct Whole {
     pub(super) series: Vec<(Series, Entry)>,
+    /// Those that are kept.
+    pub(super) channels: Vec<Channel>,
+    pub(super) classes: Vec<String>,
     pub(super) checks: Checks,
 }
 
 /// Cuts the series, leaves out what is to be left out, and sums up what was found.
 pub(super) fn finish(
-    mut read: Vec<Short>,
-    mut works: Vec<Work>,
+    AllRead { mut read, mut works, classes }: AllRead,
     config: &DataConfig,
     mapping: &Mapping,
     sink: &mut Sink<'_>,
 ) -> Result<Whole, Stop> {
+    let labelled = mapping.label.is_some();
+    if labelled {
+        part_labels(&mut read, &mut works, mapping.channels.len());
+    }
+    let (classes, places) = known(classes.in_order())?;
     known(are_series(&read, &works, mapping.channels.len()).then_some(()))?;
-    let interval = match mapping.time {
+    let (interval, gaps) = match mapping.time {
         Some(_) => interval(&mut works, &read, config, sink)?,
-        None => None,
+        None => (None, vec![]),
     };
     for (work, short) in works.iter_mut().zip(&read) {
         count(work, short);
+    }
+    let (spacing, dropped) = (interval.unwrap_or(1), vec![]);
+    let mut changes = Changes { channels: &mapping.channels, interval: spacing, gaps, dropped };
+    if changes.has_gaps() {
+        changes.count(&mut works, &read, sink)?;
     }
     let constant = clean::constant_channels(&works, mapping.channels.len());
     let of_rows = interval.and_then(Interval::from_microseconds);
@@ -44,20 +60,56 @@ pub(super) fn finish(
     let findings = clean::allowed(found)
         .map_err(|error| explained(error, config, mapping.series.is_some()))?;
     known(works.iter().all(|work| work.counts.steps > 0).then_some(()))?;
-    let keeps = constant.is_empty() || config.checks.constant != ConstantPolicy::Drop;
-    known(keeps.then_some(()))?;
+    let mut channels = mapping.channels.clone();
+    if config.checks.constant == ConstantPolicy::Drop {
+        clean::drop_channels(&mut channels, &mut works, &constant)?;
+        changes.dropped = constant;
+    }
     let checks = Checks {
         time_column: mapping.time.clone(),
         series_column: mapping.series.clone(),
+        label_column: mapping.label.clone(),
+        classes: classes.clone(),
         label_like: mapping.label_like.clone(),
         interval: of_rows,
         interval_declared: config.interval.is_some(),
-        ..clean::summary(&works, &mapping.channels, findings)
+        ..clean::summary(&works, &channels, findings)
     };
+    // No place in a file is told any more.
+    works.iter_mut().for_each(|work| work.places = None);
     leave_out(&mut read, sink)?;
+    changes.make(&mut read, sink)?;
+    if labelled {
+        put_classes_in_order(&mut read, &places, sink)?;
+    }
     let series = read.into_iter().zip(works);
-    let series = series.map(|(short, work)| of_store_or_memory(short, work));
-    Ok(Whole { series: series.collect(), checks })
+    let series = series.map(|(short, work)| of_store_or_memory(short, work, labelled));
+    Ok(Whole { series: series.collect(), channels, classes, checks })
+}
+
+/// Takes the labels from among the channels.
+fn part_labels(read: &mut [Short], works: &mut [Work], channels: usize) {
+    for (short, work) in read.iter_mut().zip(works) {
+        short.part_labels(channels);
+        work.channels.truncate(channels);
+        work.raw.columns.truncate(channels);
+    }
+}
+
+/// Gives each label the number of its class.
+fn put_classes_in_order(
+    read: &mut [Short],
+    places: &[u32],
+    sink: &mut Sink<'_>,
+) -> Result<(), Stop> {
+    let class = |code: u32| places.get(code as usize).copied().unwrap_or(NO_LABEL);
+    if let Sink::Store { making, .. } = sink {
+        let labels = known(making.as_mut())?.arrays.labels.as_mut();
+        return Ok(known(labels)?.change(class)?);
+    }
+    let all = read.iter_mut().flat_map(|short| &mut short.labels);
+    all.for_each(|code| *code = class(*code));
+    Ok(())
 }
 
 /// Whether there is a value in each channel, and a series of several rows.
@@ -80,13 +132,14 @@ fn count(work: &mut Work, short: &Short) {
     }
 }
 
-/// The interval of the series, which are cut at their gaps; none where each is one step.
+/// The interval of the series, which are cut at their gaps, but for those that are filled, of each series; none where
+/// each is one step.
 fn interval(
     works: &mut [Work],
     read: &[Short],
     config: &DataConfig,
     sink: &mut Sink<'_>,
-) -> Result<Option<i64>, Stop> {
+) -> Result<(Option<i64>, Vec<Vec<Gap>>), Stop> {
     let declared = config.interval.map(Interval::microseconds);
     let first = read.first().and_then(|short| short.look.as_ref()?.interval);
     let even =
@@ -95,11 +148,11 @@ fn interval(
         && declared.is_none_or(|declared| declared == interval)
         && read.iter().all(even)
     {
-        return Ok(Some(interval));
+        return Ok((Some(interval), vec![]));
     }
     let stored: Option<Arc<Mapped<i64>>> = match sink {
         Sink::Memory => None,
-        Sink::Store { making, .. } => Some(known(making.as_mut())?.time.so_far()?),
+        Sink::Store { making, .. } => Some(known(making.as_mut())?.arrays.time.so_far()?),
     };
     let mut start = 0;
     let times = read.iter().map(|short| match &stored {
@@ -112,30 +165,35 @@ fn interval(
     let times: Vec<&[i64]> = times.collect();
     let found = clean::most_frequent(times.iter().copied());
     clean::refuse_contradiction(config.interval, found)?;
-    let Some(interval) = declared.or(found) else { return Ok(None) };
-    for ((work, short), times) in works.iter_mut().zip(read).zip(times) {
-        divide(work, short, times, interval, config)?;
-    }
-    Ok(Some(interval))
+    let Some(interval) = declared.or(found) else { return Ok((None, vec![])) };
+    let of_each = works.iter_mut().zip(read).zip(times);
+    let gaps = of_each.map(|((work, short), times)| divide(work, short, times, interval, config));
+    Ok((Some(interval), gaps.collect::<Result<_, _>>()?))
 }
 
-/// Counts crowded rows and gaps, and cuts the series there and where steps are left out.
+/// Counts crowded rows and gaps, and cuts the series there and where steps are left out. Returns the gaps that are filled.
 fn divide(
     work: &mut Work,
     short: &Short,
     times: &[i64],
     interval: i64,
     config: &DataConfig,
-) -> Result<(), Stop> {
+) -> Result<Vec<Gap>, Stop> {
     let crowded = work.count_crowded(times, interval);
     // Without those rows, runs of missing values are others.
     let stay = !crowded || config.checks.crowded != CrowdedPolicy::Drop;
     known(stay.then_some(()))?;
     let gone = |step: usize| short.is_removed(step);
     let (cuts, fills) = work.find_gaps(times, interval, gone, &config.checks);
-    known(fills.is_empty().then_some(()))?;
     work.cut(&cuts, &short.kept());
-    Ok(())
+    let (mut removed, mut gone) = (short.removed.iter().peekable(), 0);
+    let gap = |(step, missing): (usize, usize)| {
+        while let Some(range) = removed.next_if(|range| range.end <= step) {
+            gone += range.len();
+        }
+        Gap { step: step - gone, missing }
+    };
+    Ok(fills.into_iter().map(gap).collect())
 }
 
 /// Takes the times of the steps that are left out from among the others; their values never got there.
@@ -159,23 +217,26 @@ fn leave_out(read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
         kept.extend(short.kept().into_iter().map(|range| start + range.start..start + range.end));
         start += short.steps;
     }
-    Ok(known(making.as_mut())?.time.keep(&kept)?)
+    Ok(known(making.as_mut())?.arrays.time.keep(&kept)?)
 }
 
-fn of_store_or_memory(short: Short, work: Work) -> (Series, Entry) {
+fn of_store_or_memory(short: Short, work: Work, labelled: bool) -> (Series, Entry) {
     let Work { raw, segments, counts, .. } = work;
     let entry = Entry {
         name: raw.name.clone(),
         origin: raw.origin,
         steps: counts.steps as usize,
         segments: segments.clone(),
-        labels: LabelKind::None,
+        labels: if labelled { LabelKind::PerStep } else { LabelKind::None },
     };
     let series = Series {
         name: raw.name,
         time: short.times.into(),
         values: short.values.into(),
-        labels: StepLabels::None,
+        labels: match labelled {
+            true => StepLabels::PerStep(short.labels.into_iter().map(of_code).collect()),
+            false => StepLabels::None,
+        },
         segments,
         origin: raw.origin,
     };

@@ -11,7 +11,7 @@ use crate::frame::Reading;
 use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
-use crate::work::{Work, fits};
+use crate::work::{Places, Work, fits};
 use crate::{CheckPolicies, Policy};
 
 use super::seen::{Seen, columns};
@@ -24,6 +24,8 @@ const MOST_WAITING: usize = 1 << 20;
 pub(super) struct Short {
     /// Of the steps that are kept, `[time, channel]`.
     pub(super) values: Vec<f64>,
+    /// Codes of the labels of the steps that are kept, once they are told apart from the channels.
+    pub(super) labels: Vec<u32>,
     /// Of all steps: those that are left out take part in finding the gaps.
     pub(super) times: Vec<i64>,
     /// How many all are.
@@ -142,6 +144,12 @@ impl Parted {
         }
     }
 
+    /// Says that its rows are put together from places that they are told by, and follow on one another here.
+    pub(super) fn put_together(&mut self, places: Places) {
+        self.work.places = Some(places);
+        self.at(Path::new(""), 1);
+    }
+
     /// Makes room for so many rows that stay in memory.
     pub(super) fn expect(&mut self, rows: usize) {
         // Memory that is never touched costs nothing, and what grows is copied; without it, it grows.
@@ -235,7 +243,7 @@ impl Parted {
         }
         work.moved = None;
         work.raw.pieces = pieces.into_iter().map(Own::piece).collect();
-        Ok((Short { values, times, steps, removed, look, finite }, work))
+        Ok((Short { values, labels: vec![], times, steps, removed, look, finite }, work))
     }
 
     fn width(&self) -> usize {

@@ -1,10 +1,18 @@
 //! Consecutive rows of one series, as a part of a file gives them.
 
+use std::ops::Range;
+use std::path::Path;
+
+use bytemuck::cast_slice;
+
 use crate::Format;
 use crate::frame::Reading;
 use crate::look::{Look, MOST_CHANNELS, Part};
 use crate::mapping::Mapping;
-use crate::raw::{RawSeries, Rows};
+use crate::raw::{Piece, RawLabels, RawSeries, Rows};
+
+use super::sorted::Sorted;
+use super::{Stop, labels};
 
 /// A part of a file.
 pub(super) enum Seen {
@@ -26,6 +34,42 @@ impl Seen {
         };
         clean().or_else(|| columns(reading, start).map(Self::Odd))
     }
+
+    /// Some rows of a series that were sorted.
+    pub(super) fn sorted(
+        sorted: &Sorted,
+        series: usize,
+        rows: &Range<usize>,
+        mapping: &Mapping,
+    ) -> Result<Self, Stop> {
+        let columns = sorted.rows(series, rows)?;
+        let (others, channels) = columns.split_at(columns.len() - mapping.channels.len());
+        // Places come first, which nothing is to be said of.
+        let times = others.get(1).map(|pieces| {
+            let pieces: Vec<&[i64]> = pieces.iter().map(|piece| cast_slice(piece)).collect();
+            pieces.concat()
+        });
+        let channels: Vec<Vec<&[f64]>> = channels.iter().map(|pieces| floats(pieces)).collect();
+        let numbers = times.clone().unwrap_or_else(|| (0..rows.len() as i64).collect());
+        let part = Part::of_pieces(&mapping.channels, &channels, numbers);
+        let mut values = vec![0.0; rows.len() * channels.len()];
+        if let Some(look) = part.lay_out(&mut values) {
+            return Ok(Self::Clean(look, values, part.times));
+        }
+        let (path, first) = (Path::new("").into(), Rows::From(rows.start + 1));
+        Ok(Self::Odd(RawSeries {
+            name: sorted.series[series].name.clone(),
+            origin: sorted.series[series].origin,
+            time: times,
+            columns: channels.iter().map(|pieces| pieces.concat()).collect(),
+            labels: RawLabels::None,
+            pieces: vec![Piece { path, steps: rows.len(), rows: first }],
+        }))
+    }
+}
+
+fn floats<'a>(pieces: &[&'a [u64]]) -> Vec<&'a [f64]> {
+    pieces.iter().map(|piece| cast_slice(piece)).collect()
 }
 
 /// Rows that are one series without labels, whatever is wrong with them.
@@ -35,9 +79,7 @@ pub(super) fn columns(reading: &Reading<'_>, start: usize) -> Option<RawSeries> 
     (alone && channels.len() <= MOST_CHANNELS).then_some(())?;
     // A row without any value may be a blank line of CSV, which is none.
     if reading.input.format == Format::Csv {
-        let columns = reading.frame.columns().iter();
-        let holds = columns.map(|column| column.is_not_null()).reduce(|a, b| a | b)?;
-        holds.all().then_some(())?;
+        labels::holds_values(reading.frame).then_some(())?;
     }
     let mut raw = reading.series().ok()?.series.pop()?;
     raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(start + 1));

@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
 
 use firebox_core::Origin;
 use polars::prelude::{DataFrame, Int64Chunked, IntoColumn, TimeUnit, TimeZone};
@@ -12,34 +14,39 @@ use crate::frame::Reading;
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL};
+use crate::store::check_room;
+use crate::turns::in_turn;
 use crate::work::Work;
 
+use super::grouped::Grouped;
+use super::labels::Classes;
 use super::parted::{Parted, Short};
 use super::seen::Seen;
+use super::sorted::{Scattered, Sorted, Sorting};
 use super::{Sink, Stop, known};
 
 /// Consecutive rows of a part that are of one series.
-struct Run {
+pub(super) struct Run {
     name: String,
     rows: Range<usize>,
 }
 
-/// The rows of a table by their series; none if a row has no name, or those of a series do not stand together.
-fn runs(reading: &Reading<'_>) -> Option<Vec<Run>> {
+/// The rows of a table by their series, which stand together, and each row of which has a name.
+fn runs(reading: &Reading<'_>) -> Result<Vec<Run>, Stop> {
     let rows = 0..reading.frame.height();
     let Some(column) = &reading.mapping.series else {
-        return Some(vec![Run { name: reading.input.stem(), rows }]);
+        return Ok(vec![Run { name: reading.input.stem(), rows }]);
     };
     let mut names = Interner::default();
-    let codes = reading.codes(column, &mut names).ok()?;
-    (!codes.contains(&NO_LABEL)).then_some(())?;
+    let codes = known(reading.codes(column, &mut names).ok())?;
+    known((!codes.contains(&NO_LABEL)).then_some(()))?;
     let mut end = 0;
     let runs = codes.chunk_by(|a, b| a == b).map(|run| {
         end += run.len();
         Run { name: names.names[run[0] as usize].clone(), rows: end - run.len()..end }
     });
     let runs: Vec<Run> = runs.collect();
-    (runs.len() == names.names.len()).then_some(runs)
+    if runs.len() == names.names.len() { Ok(runs) } else { Err(Stop::Apart) }
 }
 
 /// The table with its times parsed, once for all of many runs.
@@ -58,7 +65,7 @@ fn each_run(
     reading: &Reading<'_>,
     mut each: impl FnMut(Run, &Reading<'_>) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let runs = known(runs(reading))?;
+    let runs = runs(reading)?;
     let mapping = Mapping { series: None, ..reading.mapping.clone() };
     let Reading { input, config, zone, frame, .. } = *reading;
     let parsed = if runs.len() > 1 { Some(known(with_times(reading))?) } else { None };
@@ -71,11 +78,18 @@ fn each_run(
 }
 
 /// A part of a file by its series.
-pub(super) struct Part(Vec<(Run, Seen)>);
+pub(super) enum Part {
+    /// The rows of each stand together.
+    Together(Vec<(Run, Seen)>),
+    Apart(Grouped),
+}
 
 impl Part {
     /// The rows of a table, of which the first is the `start`-th of the file.
-    pub(super) fn of(reading: &Reading<'_>, start: usize) -> Result<Self, Stop> {
+    pub(super) fn of(reading: &Reading<'_>, start: usize, apart: bool) -> Result<Self, Stop> {
+        if apart {
+            return known(Grouped::of(reading, start).map(Self::Apart));
+        }
         let mut part = vec![];
         each_run(reading, |run, rows| {
             let seen = known(Seen::of(rows, start + run.rows.start))?;
@@ -83,7 +97,44 @@ impl Part {
             part.push((Run { rows, ..run }, seen));
             Ok(())
         })?;
-        Ok(Self(part))
+        Ok(Self::Together(part))
+    }
+}
+
+/// Parts of a block that are read back at once: so many of them fit where one block did, for each processor.
+const PARTS: usize = 8;
+
+/// The rows of series that do not stand together.
+struct Apart {
+    /// Bytes of them that are sorted at once.
+    block: usize,
+    /// Once there are any.
+    begun: Option<(Sorting, Mapping)>,
+}
+
+impl Apart {
+    /// The file that rows are put into.
+    fn sorting(&mut self, mapping: &Mapping, folder: &Path) -> Result<&mut Sorting, Stop> {
+        if self.begun.is_none() {
+            let width = 1 + usize::from(mapping.time.is_some()) + mapping.channels.len();
+            let sorting = Sorting::begin(folder, width, self.block)?;
+            self.begun = Some((sorting, mapping.clone()));
+        }
+        Ok(&mut known(self.begun.as_mut())?.0)
+    }
+
+    /// Refuses so many rows more than a disk has room for, of which so many bytes are free, if that is known.
+    fn check_room(
+        &mut self,
+        mapping: &Mapping,
+        rows: usize,
+        folder: &Path,
+        free: Option<u64>,
+    ) -> Result<(), Stop> {
+        let bytes = self.sorting(mapping, folder)?.bytes(rows, mapping.channels.len() + 1);
+        let what =
+            "the rows of series that do not stand together, in order, and the series of them";
+        Ok(check_room(folder, what, bytes, free)?)
     }
 }
 
@@ -96,12 +147,22 @@ struct Open {
     series: Parted,
 }
 
+/// All series, in the order in which they come first.
+pub(super) struct AllRead {
+    pub(super) read: Vec<Short>,
+    pub(super) works: Vec<Work>,
+    pub(super) classes: Arc<Classes>,
+}
+
 /// The series that were read, in the order in which they come first.
 pub(super) struct Taken {
     policies: CheckPolicies,
+    /// If rows may be anywhere: then they wait for those of the last file.
+    apart: Option<Apart>,
     open: Option<Open>,
     read: Vec<Short>,
     works: Vec<Work>,
+    classes: Arc<Classes>,
     /// The names of all, of files to train on and to test on.
     train: HashSet<String>,
     test: HashSet<String>,
@@ -110,7 +171,40 @@ pub(super) struct Taken {
 impl Taken {
     pub(super) fn new(policies: CheckPolicies) -> Self {
         let (train, test) = (HashSet::new(), HashSet::new());
-        Self { policies, open: None, read: vec![], works: vec![], train, test }
+        let (read, works, classes) = (vec![], vec![], Arc::default());
+        Self { policies, apart: None, open: None, read, works, classes, train, test }
+    }
+
+    /// For series that a column names and whose rows do not stand together, of which so many bytes are sorted at once.
+    pub(super) fn apart(policies: CheckPolicies, block: usize) -> Self {
+        Self { apart: Some(Apart { block, begun: None }), ..Self::new(policies) }
+    }
+
+    pub(super) fn is_apart(&self) -> bool {
+        self.apart.is_some()
+    }
+
+    /// The classes of the labels of all files.
+    pub(super) fn classes(&self) -> Arc<Classes> {
+        Arc::clone(&self.classes)
+    }
+
+    /// Hears how many rows the next file has, about: makes room for those of one series that stays in memory, and looks
+    /// whether the disk has room for those that are sorted there.
+    pub(super) fn expect(
+        &mut self,
+        of: (&Input, &Mapping),
+        rows: usize,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Stop> {
+        if let Some(apart) = &mut self.apart {
+            let folder = sink.making(of.1.channels.len())?.aside();
+            return apart.check_room(of.1, rows, folder, firebox_cache::free_bytes(folder));
+        }
+        if sink.is_memory() && of.1.series.is_none() {
+            self.series(&of.0.stem(), of, 0, sink)?.expect(rows);
+        }
+        Ok(())
     }
 
     /// Takes a table, laid out on all processors, whose first row is the `start`-th of the file.
@@ -120,6 +214,10 @@ impl Taken {
         start: usize,
         sink: &mut Sink<'_>,
     ) -> Result<(), Stop> {
+        if self.is_apart() {
+            let part = Part::of(reading, start, true)?;
+            return self.add(part, (reading.input, reading.mapping), sink);
+        }
         each_run(reading, |run, rows| {
             let of = (reading.input, reading.mapping);
             let series = self.series(&run.name, of, start + run.rows.start, sink)?;
@@ -134,10 +232,19 @@ impl Taken {
         of: (&Input, &Mapping),
         sink: &mut Sink<'_>,
     ) -> Result<(), Stop> {
-        for (run, seen) in part.0 {
-            self.series(&run.name, of, run.rows.start, sink)?.add(seen, sink)?;
+        match (part, &mut self.apart) {
+            (Part::Together(runs), _) => {
+                for (run, seen) in runs {
+                    self.series(&run.name, of, run.rows.start, sink)?.add(seen, sink)?;
+                }
+                Ok(())
+            }
+            (Part::Apart(rows), Some(apart)) => {
+                let folder = sink.making(of.1.channels.len())?.aside();
+                apart.sorting(of.1, folder)?.add(rows, of.0)
+            }
+            (Part::Apart(_), None) => Err(Stop::Apart),
         }
-        Ok(())
     }
 
     /// The series of this name, of which the next row is the `start`-th of the file.
@@ -151,10 +258,11 @@ impl Taken {
         let goes_on = |open: &Open| open.name == name && open.series.origin() == input.origin;
         if !self.open.as_ref().is_some_and(goes_on) {
             self.close(sink)?;
-            let (own, origin) = (known(self.own_name(name, input, mapping))?, input.origin);
-            let series = Parted::new(own, origin, mapping, self.policies);
-            let (name, named) = (name.to_owned(), mapping.series.is_some());
-            self.open = Some(Open { name, named, series });
+            let named = mapping.series.is_some();
+            let again = if named { Stop::Apart } else { Stop::Odd };
+            let own = self.own_name(name, input.origin, named).ok_or(again)?;
+            let series = Parted::new(own, input.origin, mapping, self.policies);
+            self.open = Some(Open { name: name.to_owned(), named, series });
         }
         let series = &mut known(self.open.as_mut())?.series;
         series.at(&input.path, start + 1);
@@ -163,10 +271,10 @@ impl Taken {
 
     /// The name that a series gets which begins here; none if there is one of that name: its rows do not stand
     /// together, or two files have one name.
-    fn own_name(&mut self, name: &str, input: &Input, mapping: &Mapping) -> Option<String> {
-        let is_test = input.origin == Origin::Test;
+    fn own_name(&mut self, name: &str, origin: Origin, named: bool) -> Option<String> {
+        let is_test = origin == Origin::Test;
         // As `Raw::separate_names`: files to test on come last.
-        let own = match is_test && mapping.series.is_some() && self.train.contains(name) {
+        let own = match is_test && named && self.train.contains(name) {
             true => format!("test/{name}"),
             false => name.to_owned(),
         };
@@ -194,9 +302,77 @@ impl Taken {
         Ok(())
     }
 
+    /// Takes the rows that were sorted, series by series.
+    fn take_sorted(
+        &mut self,
+        (sorted, mapping): (&Arc<Sorted>, &Mapping),
+        at_once: usize,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Stop> {
+        let jobs = sorted.series.iter().enumerate().flat_map(|(series, own)| {
+            let end = move |start: usize| own.rows.min(start + at_once);
+            (0..own.rows).step_by(at_once).map(move |start| (series, start..end(start)))
+        });
+        let jobs: Vec<(usize, Range<usize>)> = jobs.collect();
+        let work = |(series, rows): (usize, Range<usize>)| {
+            let seen = Seen::sorted(sorted, series, &rows, mapping)?;
+            Ok((series, rows, seen))
+        };
+        let take = |(series, rows, seen): (usize, Range<usize>, Seen)| {
+            if rows.start == 0 {
+                self.close(sink)?;
+                self.open = Some(self.sorted_series(sorted, series, mapping)?);
+            }
+            known(self.open.as_mut())?.series.add(seen, sink)
+        };
+        in_turn(rayon::current_num_threads(), jobs.into_iter(), work, take)
+    }
+
+    /// A series before its rows, which were sorted.
+    fn sorted_series(
+        &mut self,
+        sorted: &Arc<Sorted>,
+        series: usize,
+        mapping: &Mapping,
+    ) -> Result<Open, Stop> {
+        let Scattered { name, origin, .. } = &sorted.series[series];
+        let own = known(self.own_name(name, *origin, true))?;
+        let (name, sorted) = (name.clone(), Arc::clone(sorted));
+        let mut parted = Parted::new(own, *origin, mapping, self.policies);
+        parted.put_together(Box::new(move |row| sorted.place(series, row - 1)));
+        Ok(Open { name, named: true, series: parted })
+    }
+
     /// What was read of each, once there are no more.
-    pub(super) fn finish(mut self, sink: &mut Sink<'_>) -> Result<(Vec<Short>, Vec<Work>), Stop> {
+    pub(super) fn finish(mut self, sink: &mut Sink<'_>) -> Result<AllRead, Stop> {
+        if let Some(Apart { block, begun }) = self.apart.take() {
+            let (sorting, mapping) = known(begun)?;
+            let at_once = sorting.rows_of(block / PARTS);
+            self.take_sorted((&Arc::new(sorting.finish()?), &mapping), at_once, sink)?;
+        }
         self.close(sink)?;
-        Ok((self.read, self.works))
+        Ok(AllRead { read: self.read, works: self.works, classes: self.classes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Columns;
+
+    #[test]
+    fn rows_that_the_disk_has_no_room_for_are_refused_before_any_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["time", "symbol", "x", "y"].map(str::to_owned);
+        let mapping = Mapping::new(Path::new("a.csv"), &names, &Columns::default()).unwrap();
+        let mut apart = Apart { block: 1 << 10, begun: None };
+        let mut check = |free| apart.check_room(&mapping, 10, folder.path(), free);
+        // Ten rows of four words that are sorted, and of three in the store.
+        assert!(check(Some(560)).is_ok() && check(None).is_ok());
+        let Err(Stop::Failed(error)) = check(Some(559)) else { panic!("there is no room") };
+        assert!(!error.is_bad_input(), "the disk refuses");
+        let said = error.to_string();
+        assert!(said.contains("560 bytes") && said.contains("559 free"), "{said}");
+        assert!(said.contains("run.cache"), "{said}");
     }
 }

@@ -1,5 +1,6 @@
 //! Both ways say the same of any table.
 
+mod apart;
 mod arrow;
 mod named;
 
@@ -38,7 +39,7 @@ type Found = Result<(SeriesSet, Checks), String>;
 
 fn said(found: Result<(SeriesSet, Checks), Stop>) -> Found {
     found.map_err(|stop| match stop {
-        Stop::Odd => "odd".to_owned(),
+        Stop::Odd | Stop::Apart => "odd".to_owned(),
         Stop::Failed(error) => error.to_string(),
     })
 }
@@ -61,6 +62,7 @@ fn long(inputs: &[Input], config: &DataConfig) -> Found {
         all.add(table.reading(&zone).series().map_err(said)?).map_err(said)?;
     }
     let mut all = all.finish();
+    all.sort_classes();
     all.separate_names();
     cleaned(all, config).map_err(said)
 }
@@ -134,7 +136,7 @@ fn gaps_are_cut_as_on_the_long_way() {
     }
     let [short, long] = ways(&text(9), |_| ());
     assert!(short.is_err() && short == long, "without the policy, it is refused");
-    // Longer ones than are filled are cut; those that are filled take the long way.
+    // Longer ones than are filled are cut.
     let fill = |longest: usize| {
         move |config: &mut DataConfig| {
             config.checks.gaps = GapPolicy::Fill;
@@ -143,7 +145,31 @@ fn gaps_are_cut_as_on_the_long_way() {
     };
     let [short, long] = ways(&text(9), fill(5));
     assert!(short.is_ok() && short == long, "gaps that are not filled");
-    assert_eq!(ways(&text(9), fill(1000))[0].as_ref().unwrap_err(), "odd");
+    for longest in [710, 1000] {
+        let [short, long] = ways(&text(9), fill(longest));
+        assert!(short.as_ref().unwrap().1.steps > rows as u64 && short == long, "{longest}");
+    }
+}
+
+#[test]
+fn a_price_is_constant_no_more_where_the_last_close_fills_a_gap() {
+    let text = |close: &'static str| {
+        bars(100, |row, fields| {
+            let minute = row + if row < 50 { 0 } else { 5 };
+            fields[0] = format!("2024-01-01T{:02}:{:02}", minute / 60, minute % 60);
+            (fields[1], fields[3]) = ("50".to_owned(), "50".to_owned());
+            (fields[2], fields[4]) = ("150".to_owned(), close.to_owned());
+        })
+    };
+    for close in ["50", "60"] {
+        let [short, long] = ways(&text(close), |config| {
+            (config.checks.gaps, config.checks.longest_fill) = (GapPolicy::Fill, 5);
+            config.checks.constant = ConstantPolicy::Keep;
+        });
+        let of = |found: &Found| found.as_ref().unwrap().1.findings.len();
+        assert_eq!((of(&short), of(&long)), if close == "50" { (4, 4) } else { (2, 2) });
+        assert!(short == long, "{close}");
+    }
 }
 
 #[test]
@@ -300,7 +326,29 @@ fn constant_channels_are_refused_and_kept_as_on_the_long_way() {
         assert!(short == long && short.is_ok() == (policy == ConstantPolicy::Keep));
     }
     let drop = |config: &mut DataConfig| config.checks.constant = ConstantPolicy::Drop;
-    assert_eq!(ways(&constant, drop)[0].as_ref().unwrap_err(), "odd");
+    let [short, long] = ways(&constant, drop);
+    assert!(short.as_ref().unwrap_err().contains("no channel has more than one value"));
+    assert!(short == long);
+    let some = bars(ROWS + 100, |row, fields| {
+        (fields[1], fields[3]) = ("5".to_owned(), (row % 5).to_string());
+        fields[4] = "6".to_owned();
+    });
+    for close in ["6,state", "close,state", "close,close2"] {
+        let gap = |row: usize| row % 1000 == 500;
+        let rows = some.lines().enumerate().filter(|(row, _)| !gap(*row));
+        let text: String = rows.map(|(_, text)| format!("{text},9\n")).collect();
+        let text = text.replacen("close,9", close, 1);
+        for gaps in [GapPolicy::Split, GapPolicy::Fill] {
+            let [short, long] = ways(&text, |config| {
+                drop(config);
+                config.checks.gaps = gaps;
+                config.columns.label = close.contains("state").then(|| "state".to_owned());
+            });
+            let (set, checks) = short.as_ref().unwrap();
+            assert!(set.channels().len() < 4 && checks.findings.len() > 1, "{checks:?}");
+            assert!(short == long, "{close}, {gaps:?}");
+        }
+    }
     let [short, long] = ways(&bars(50, |_, _| ()), |config| {
         config.interval = Interval::from_microseconds(3_600_000_000);
     });
@@ -314,6 +362,39 @@ fn rows_of_csv_without_any_value_go_the_long_way() {
     }
     let [short, long] = ways("x,y\n1,2\n,5\n3,4\n", same_policy(Policy::Drop));
     assert!(short.is_ok() && short == long, "rows without times keep their numbers");
+}
+
+#[test]
+fn labels_are_those_of_the_long_way() {
+    let text = |class: &dyn Fn(usize) -> String| {
+        let rows = bars(200, |_, _| ());
+        let rows = rows.lines().enumerate();
+        rows.map(|(row, text)| match row {
+            0 => format!("{text},state\n"),
+            row => format!("{text},{}\n", class(row)),
+        })
+        .collect::<String>()
+    };
+    let label = |config: &mut DataConfig| config.columns.label = Some("state".to_owned());
+    let [short, long] = ways(&text(&|row| ["calm", "", "wild"][row % 3].to_owned()), label);
+    let (set, checks) = short.as_ref().unwrap();
+    assert_eq!(
+        (set.classes(), checks.label_column.as_deref()),
+        (&checks.classes[..], Some("state"))
+    );
+    assert_eq!(checks.classes, ["calm", "wild"]);
+    assert!(short == long);
+    let [short, long] = ways(&text(&|row| (row * 7 % 12).to_string()), label);
+    let (set, _) = short.as_ref().unwrap();
+    assert_eq!((set.classes().len(), &*set.classes()[11]), (12, "11"), "by their values");
+    assert!(short == long);
+    let [short, long] = ways(&text(&|_| String::new()), label);
+    assert!(short.is_ok() && short == long, "none has a label");
+    // Which of them comes first depends on their order in the file.
+    let [short, long] = ways(&text(&|row| ["1", "1.0"][row % 2].to_owned()), label);
+    assert_eq!((short.unwrap_err().as_str(), long.is_ok()), ("odd", true));
+    let blank = text(&|_| "1".to_owned()).replacen("\n", "\n\n", 3);
+    assert_eq!(ways(&blank, label)[0].as_ref().unwrap_err(), "odd", "lines without a value");
 }
 
 /// Bars with some of each defect, single ones and runs.
@@ -359,11 +440,35 @@ fn odd_bars(seed: u64, rows: usize) -> DataFrame {
     DataFrame::new(rows, columns).unwrap()
 }
 
+/// The same with labels of one of some kinds, and rows without any.
+fn labelled(mut table: DataFrame, seed: u64, config: &mut DataConfig) -> DataFrame {
+    let kinds = [["up", " down ", "10", ""], ["10", "9", "-1", " "], ["b", "a", "b ", "a"]];
+    let mut draws = Stream::new(seed, "labels").draws();
+    let kind = kinds[(draws.uniform_f64() * 3.0) as usize % 3];
+    let mut label = || {
+        let drawn = (draws.uniform_f64() * 5.0) as usize % 5;
+        kind.get(drawn).map(ToString::to_string)
+    };
+    let labels: Vec<Option<String>> = (0..table.height()).map(|_| label()).collect();
+    table.with_column(Column::new("state".into(), labels)).unwrap();
+    config.columns.label = Some("state".to_owned());
+    table
+}
+
 /// Ends of parts of so many rows, drawn.
 fn some_ends(rows: usize, draws: &mut firebox_core::Draws) -> Vec<usize> {
     let mut ends: Vec<usize> = (1..rows).filter(|_| draws.uniform_f64() < 0.3).collect();
     ends.push(rows);
     ends
+}
+
+/// Whether the short way leaves it to the long one as it should: nothing is left, nothing was there, or a channel has no
+/// value and is left out.
+fn is_left(found: &Found, expected: &Found) -> bool {
+    let is_void = |(_, checks): &(SeriesSet, Checks)| {
+        checks.findings.iter().any(|finding| finding.detail == "no value is finite")
+    };
+    found.as_ref().is_err_and(|said| said == "odd") && expected.as_ref().map_or(true, is_void)
 }
 
 /// What is said of files that are read in parts that end there, and in groups; in memory, and in stores in a folder.
@@ -390,23 +495,36 @@ fn in_parts(
     inputs: &[Input],
     config: &DataConfig,
     ends: &[Vec<usize>],
-    mut sink: Sink<'_>,
+    sink: Sink<'_>,
+    by_table: bool,
+) -> Result<(SeriesSet, Checks), Stop> {
+    take_parts(inputs, config, ends, (Taken::new(config.checks), sink), by_table)
+}
+
+/// The same into what takes them.
+fn take_parts(
+    inputs: &[Input],
+    config: &DataConfig,
+    ends: &[Vec<usize>],
+    (mut taken, mut sink): (Taken, Sink<'_>),
     by_table: bool,
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = Zone::named(None).unwrap();
     let mapping = Groups::open(&inputs[0], config).unwrap().mapping().clone();
-    let mut taken = Taken::new(config.checks);
+    let (apart, classes, coded) = (taken.is_apart(), taken.classes(), labels::coded(&mapping));
+    sink = sink.of(config);
     for (input, ends) in inputs.iter().zip(ends) {
         let frame = frame::load(input, config).unwrap().into_frame();
         let mut start = 0;
         for end in ends {
             let part = frame.slice(start as i64, end - start);
             let table = Table::of(input, config, part, mapping.clone());
+            let table = known(classes.coded(table, &zone))?;
             let reading = table.reading(&zone);
             match by_table {
                 true => taken.add_table(&reading, start, &mut sink)?,
                 false => {
-                    taken.add(Part::of(&reading, start)?, (input, &mapping), &mut sink)?;
+                    taken.add(Part::of(&reading, start, apart)?, (input, &coded), &mut sink)?;
                 }
             }
             start = *end;
@@ -421,16 +539,26 @@ fn in_parts(
 fn in_groups(
     inputs: &[Input],
     config: &DataConfig,
+    how: (usize, bool),
+    sink: Sink<'_>,
+) -> Result<(SeriesSet, Checks), Stop> {
+    take_groups(inputs, config, how, (Taken::new(config.checks), sink))
+}
+
+/// The same into what takes them.
+fn take_groups(
+    inputs: &[Input],
+    config: &DataConfig,
     (at_once, in_turn): (usize, bool),
-    mut sink: Sink<'_>,
+    (mut taken, mut sink): (Taken, Sink<'_>),
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = Zone::named(None).unwrap();
     let mut mapping = None;
+    sink = sink.of(config);
     let mut same = |of: &Mapping| {
         mapping = Some(of.clone());
         Ok(())
     };
-    let mut taken = Taken::new(config.checks);
     for input in inputs {
         let (groups, to) = (Groups::open(input, config).unwrap(), (&mut taken, &mut sink));
         match in_turn {
@@ -463,8 +591,8 @@ fn policies(seed: u64) -> CheckPolicies {
         duplicates: policy(draw(7)),
         ohlc: policy(draw(7)),
         crowded: [CrowdedPolicy::Error, CrowdedPolicy::Keep, CrowdedPolicy::Keep][draw(3)],
-        gaps: [GapPolicy::Error, GapPolicy::Split, GapPolicy::Split][draw(3)],
-        constant: [ConstantPolicy::Error, ConstantPolicy::Keep][draw(2)],
+        gaps: [GapPolicy::Error, GapPolicy::Split, GapPolicy::Fill, GapPolicy::Fill][draw(4)],
+        constant: [ConstantPolicy::Error, ConstantPolicy::Keep, ConstantPolicy::Drop][draw(3)],
         longest_fill: [1, 2, 3, 10][draw(4)],
         ..CheckPolicies::default()
     }
@@ -479,9 +607,12 @@ fn any_mix_of_defects_at_any_border_is_told_and_mended_as_on_the_long_way() {
         let rows = 2 + (draws.uniform_f64() * 60.0) as usize;
         let path = folder.path().join(format!("{seed}.parquet"));
         let file = std::fs::File::create(&path).unwrap();
-        let mut table = odd_bars(seed, rows);
-        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut table).unwrap();
         let mut config = DataConfig::new(&path);
+        let mut table = odd_bars(seed, rows);
+        if seed % 4 == 1 {
+            table = labelled(table, seed, &mut config);
+        }
+        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut table).unwrap();
         config.columns.time_unit = crate::TimeUnit::S;
         config.checks = policies(seed);
         config.interval =
@@ -490,13 +621,12 @@ fn any_mix_of_defects_at_any_border_is_told_and_mended_as_on_the_long_way() {
         let expected = long(&files, &config);
         let ends = [some_ends(rows, &mut draws)];
         for found in in_all_ways(&files, &config, &ends, &folder.path().join(seed.to_string())) {
-            match (&found, &expected) {
-                // Nothing is left, or nothing was there.
-                (Err(odd), Err(_)) if odd == "odd" => {}
-                (Ok(_), Ok(_)) => taken += 1,
-                _ => refused += 1,
+            let is_odd = is_left(&found, &expected);
+            match &found {
+                _ if is_odd => {}
+                Ok(_) => taken += 1,
+                Err(_) => refused += 1,
             }
-            let is_odd = expected.is_err() && found.as_ref().is_err_and(|said| said == "odd");
             let (errors, policies) =
                 ([found.as_ref().err(), expected.as_ref().err()], config.checks);
             assert!(

@@ -1,0 +1,119 @@
+//! Labels of steps. Through the rules they go as the last channel, whose numbers are codes: a row that is moved or left
+//! out takes its label along, and nothing is ever wrong with one. Where rows are stored, and in memory at the end, they
+//! are told apart again.
+
+use std::sync::{Mutex, PoisonError};
+
+use firebox_core::{Channel, Role};
+use polars::prelude::{Column, DataFrame};
+
+use crate::Format;
+use crate::frame::Table;
+use crate::mapping::Mapping;
+use crate::raw::{Interner, NO_LABEL, in_order};
+use crate::time::Zone;
+
+use super::parted::Short;
+
+/// The classes of all labels, which have codes in the order in which threads find them.
+#[derive(Default)]
+pub(super) struct Classes(Mutex<Interner>);
+
+impl Classes {
+    /// The same table with its labels as the last channel, if it has any; none if it has lines without any value, which
+    /// may be none, or labels that cannot be read.
+    pub(super) fn coded<'a>(&self, table: Table<'a>, zone: &Zone) -> Option<Table<'a>> {
+        let Some(label) = table.mapping().label.clone() else { return Some(table) };
+        let is_whole = table.format() != Format::Csv || holds_values(table.frame());
+        is_whole.then_some(())?;
+        let mut own = Interner::default();
+        let codes = table.reading(zone).codes(&label, &mut own).ok()?;
+        let of_all: Vec<u32> = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            own.names.iter().map(|name| all.code(name)).collect()
+        };
+        let code = |code: &u32| f64::from(of_all.get(*code as usize).copied().unwrap_or(NO_LABEL));
+        let codes: Vec<f64> = codes.iter().map(code).collect();
+        let mut frame = table.frame().clone();
+        frame.with_column(Column::new(label.as_str().into(), codes)).ok()?;
+        let mapping = coded(table.mapping());
+        Some(table.with(frame, mapping))
+    }
+
+    /// The classes in order, and the place there of each code; none if two of them are the same number, of which the one
+    /// that a file has first comes first.
+    pub(super) fn in_order(&self) -> Option<(Vec<String>, Vec<u32>)> {
+        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner).names.clone();
+        let (order, clear) = in_order(&names);
+        clear.then_some(())?;
+        let mut places = vec![0; order.len()];
+        order.iter().zip(0..).for_each(|(code, place)| places[*code] = place);
+        Some((order.into_iter().map(|code| names[code].clone()).collect(), places))
+    }
+}
+
+/// Which columns are what once labels are the last channel.
+pub(super) fn coded(mapping: &Mapping) -> Mapping {
+    let mut mapping = mapping.clone();
+    let label = mapping.label.take();
+    mapping.channels.extend(label.map(|name| Channel::new(name, Role::Other)));
+    mapping
+}
+
+/// Whether every row has any value.
+pub(super) fn holds_values(frame: &DataFrame) -> bool {
+    let columns = frame.columns().iter();
+    let holds = columns.map(|column| column.is_not_null()).reduce(|a, b| a | b);
+    holds.is_none_or(|holds| holds.all())
+}
+
+/// Rows of so many numbers without the last of each, which is a code, and the codes.
+pub(super) fn apart(rows: &[f64], width: usize) -> (Vec<f64>, Vec<u32>) {
+    let rows = rows.chunks_exact(width);
+    let codes = rows.clone().map(|row| row[width - 1] as u32).collect();
+    let mut values = Vec::with_capacity(rows.len() * (width - 1));
+    rows.for_each(|row| values.extend_from_slice(&row[..width - 1]));
+    (values, codes)
+}
+
+/// The label of a code.
+pub(super) fn of_code(code: u32) -> Option<u32> {
+    (code != NO_LABEL).then_some(code)
+}
+
+impl Short {
+    /// Takes the labels from among the channels, of which there are so many without them.
+    pub(super) fn part_labels(&mut self, channels: usize) {
+        self.finite.truncate(channels);
+        (self.values, self.labels) = apart(&self.values, channels + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_in_the_order_of_the_long_way_or_in_none() {
+        let of = |names: &[&str]| {
+            let classes = Classes::default();
+            for name in names {
+                classes.0.lock().unwrap().code(name);
+            }
+            classes.in_order()
+        };
+        let texts = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(of(&["10", "9", "-1"]), Some((texts(&["-1", "9", "10"]), vec![2, 1, 0])));
+        assert_eq!(of(&["b", "10", "a"]), Some((texts(&["10", "a", "b"]), vec![2, 0, 1])));
+        assert_eq!(of(&["1", "2", "1.0"]), None);
+        assert_eq!(of(&[]), Some((vec![], vec![])));
+    }
+
+    #[test]
+    fn labels_are_told_apart_from_the_channels() {
+        let none = f64::from(NO_LABEL);
+        let (values, codes) = apart(&[1.0, 2.0, 0.0, 3.0, 4.0, none], 3);
+        assert_eq!((values, codes), (vec![1.0, 2.0, 3.0, 4.0], vec![0, NO_LABEL]));
+        assert_eq!([0, NO_LABEL].map(of_code), [Some(0), None]);
+    }
+}
