@@ -42,6 +42,7 @@ mod folds;
 mod forecast;
 mod key;
 mod machine;
+mod nearest;
 mod normal;
 mod normalise;
 mod precision;
@@ -64,6 +65,7 @@ pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};
 pub use key::{Key, KeyBuilder, ParseKeyError};
 pub use machine::{GpuSample, MachineSample, MemoryPool};
+pub use nearest::{nearest, nearest_by};
 pub use normalise::{Normalisation, NormaliseError, Normaliser};
 pub use precision::{
     MatmulPrecision, ParsePrecisionError, ParsePrecisionRuleError, Precision, PrecisionRule,
