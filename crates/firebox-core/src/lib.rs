@@ -72,7 +72,7 @@ pub use precision::{
 };
 pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
-pub use split::{Split, SplitError, SplitRule, split, unseen};
+pub use split::{EqualPolicy, Split, SplitError, SplitRule, split, unseen};
 pub use texts::LabelledTexts;
 pub use values::{Narrow, SeriesValues};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};
