@@ -120,6 +120,21 @@ fn what_is_there_stays_and_what_does_not_fit_is_refused() {
         &["export", &run, "--format", "torch", "--output", "runs", "--force"],
         "a folder of something else",
     );
+    // Nor is a run's own model, nor what somebody put into an exported one.
+    let own = format!("runs/{run}/model");
+    refused(
+        folder,
+        &["export", &run, "--format", "torch", "--output", &own, "--force"],
+        "a folder of something else",
+    );
+    std::fs::write(folder.join("model/notes.txt"), "mine").unwrap();
+    refused(folder, &[&export[..], &["--force"]].concat(), "it holds notes.txt, too");
+    std::fs::remove_file(folder.join("model/notes.txt")).unwrap();
+    let weights = format!("{own}/model.safetensors");
+    refused(folder, &["export", &run, "--output", &weights, "--force"], "a file that is read");
+    refused(folder, &["export", &run, "--output", "m.onnx"], "take --format onnx");
+    let folder_of = ["export", &run, "--format", "torch", "--output", "no/model"];
+    refused(folder, &folder_of, "there is no folder to put it in");
     refused(folder, &["export", &run, "--part", "head"], "--part is for --format onnx");
     refused(folder, &["export", "no-run"], "there is no run no-run");
     refused(

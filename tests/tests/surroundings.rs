@@ -309,6 +309,30 @@ fn an_evaluation_is_stopped_and_gone_on_with() {
     assert!(run.join("manifest.json").exists());
 }
 
+/// Starts of K-means that take the better part of an hour.
+#[cfg(unix)]
+#[test]
+fn clustering_is_stopped_at_once() {
+    let project = project();
+    let folder = project.path();
+    let mut samples = "@problemName waves\n@classLabel false\n@data\n".to_owned();
+    for sample in 0..40 {
+        let value =
+            |step: usize| ((step * (sample % 5 + 1) + sample * 3) % 11 + sample).to_string();
+        samples += &((0..24).map(value).collect::<Vec<_>>().join(",") + "\n");
+    }
+    std::fs::write(folder.join("waves.ts"), samples).unwrap();
+    let pipeline = "pipeline = 'pseudolabel'\ndata.path = 'waves.ts'\n[window]\nlength = 24\nwhole = true\nnormalise = 'standard'\n[pseudolabel]\nclusters = 4\nrestarts = 50_000_000\n[pseudolabel.model]\nconvolutions = [8, 8]\nhidden = 4\nhead = 8\nembedding = 8\nclassifier = [8]\n";
+    std::fs::write(folder.join("clusters.toml"), pipeline).unwrap();
+    let began = r#""event":"stage-started","stage":"train""#;
+    let since = std::time::Instant::now();
+    let output = killed(folder, &["run", "clusters.toml"], began, "-INT");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(code(&output), Some(130), "{text}{}", errors(&output));
+    assert!(text.contains("firebox run --resume "), "{text}");
+    assert!(since.elapsed() < Duration::from_secs(120), "{:?}", since.elapsed());
+}
+
 #[cfg(unix)]
 #[test]
 fn a_second_signal_has_an_exit_code_of_its_own() {

@@ -35,7 +35,13 @@ fn split_of(rule: WindowRule, steps: &[usize]) -> Split {
     });
     let classes = vec!["up".to_owned(), "down".to_owned()];
     let set = Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap());
-    split(&set, &rule, &SplitRule::Given { validation: 0.0, seed: 0 }, &Labels::Last).unwrap()
+    split(
+        &set,
+        &rule,
+        &SplitRule::Given { validation: 0.0, seed: 0, equal: EqualPolicy::Keep },
+        &Labels::Last,
+    )
+    .unwrap()
 }
 
 struct Case {

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use crate::{Origin, SeriesSet, SeriesValues};
 
 /// Values from the middle of a series that are looked at first: they differ in nearly all series that differ, and lie
@@ -25,6 +27,8 @@ pub struct EqualSeries {
     pub tested: usize,
     /// Names of one of them, and of the one that it equals.
     pub given: Option<[String; 2]>,
+    /// Places of those of them that no part has.
+    pub left_out: Vec<usize>,
 }
 
 impl EqualSeries {
@@ -38,10 +42,19 @@ impl EqualSeries {
             ));
         }
         if let Some([one, other]) = &self.given {
+            let [equal, are] = match self.tested {
+                1 => ["equals", "is"],
+                _ => ["equal", "are"],
+            };
+            let so = match self.left_out.is_empty() {
+                true => {
+                    ": what is measured of them may be too good; leave them out of the training files".to_owned()
+                }
+                false => format!(", and {are} left out of training and validation"),
+            };
             warnings.push(format!(
-                "{} series of the training files {} one of the test files, such as `{one}` and `{other}`: what is measured of them may be too good; leave them out of the training files",
-                self.tested,
-                if self.tested == 1 { "equals" } else { "equal" }
+                "{} series of the training files {equal} one of the test files, such as `{one}` and `{other}`{so}",
+                self.tested
             ));
         }
         warnings
@@ -55,44 +68,63 @@ impl EqualSeries {
         Self { together, drawn, ..Self::default() }
     }
 
-    /// The same with the series of `train` that equal one of a test file.
-    pub(crate) fn with_tested(self, set: &SeriesSet, firsts: &[usize], train: &[usize]) -> Self {
-        let mut tests = HashMap::new();
-        for (index, series) in set.series().iter().enumerate() {
-            if series.origin == Origin::Test {
-                tests.entry(firsts[index]).or_insert(index);
-            }
-        }
-        let mut found =
-            train.iter().filter_map(|index| Some([*index, *tests.get(&firsts[*index])?]));
-        let tested = found.clone().count();
-        let given = found.next().map(|pair| names(set, pair));
-        Self { tested, given, ..self }
+    /// The series of `train` that equal one of a test file.
+    pub(crate) fn tested(set: &SeriesSet, firsts: &[usize], train: &[usize]) -> Self {
+        let found = equal_to_tests(set, firsts, train);
+        let given = found.first().map(|pair| names(set, *pair));
+        Self { tested: found.len(), given, ..Self::default() }
     }
+}
+
+/// The series of `train` that equal one of a test file, each with the first that it equals.
+pub(crate) fn equal_to_tests(
+    set: &SeriesSet,
+    firsts: &[usize],
+    train: &[usize],
+) -> Vec<[usize; 2]> {
+    let mut tests = HashMap::new();
+    for (index, series) in set.series().iter().enumerate() {
+        if series.origin == Origin::Test {
+            tests.entry(firsts[index]).or_insert(index);
+        }
+    }
+    train.iter().filter_map(|index| Some([*index, *tests.get(&firsts[*index])?])).collect()
 }
 
 fn names(set: &SeriesSet, pair: [usize; 2]) -> [String; 2] {
     pair.map(|index| set.series()[index].name.clone())
 }
 
-/// The first series that each equals: itself, if none before it does.
+/// The first series that each equals: itself, if none before it does. Read on all threads: what is looked at lies in a
+/// page of its own for each series, which may have to come from a disk.
 pub(crate) fn firsts(set: &SeriesSet) -> Vec<usize> {
     let values = |index: usize| &set.series()[index].values;
     let mut firsts: Vec<usize> = (0..set.series().len()).collect();
-    let some = (0..firsts.len()).filter(|index| !values(*index).is_empty());
-    for similar in alike(some, |index| glance(values(index))) {
+    let some = firsts.iter().copied().filter(|index| !values(*index).is_empty()).collect();
+    let pairs: Vec<[usize; 2]> = alike(some, |index| glance(values(index)))
+        .into_par_iter()
         // Many may have nothing in their middle: then a hash of all values keeps comparisons few.
-        for similar in alike(similar, |index| hash(values(index), 0..values(index).len())) {
-            let mut distinct: Vec<usize> = Vec::new();
-            for index in similar {
-                match distinct.iter().find(|first| is_equal(values(**first), values(index))) {
-                    Some(first) => firsts[index] = *first,
-                    None => distinct.push(index),
-                }
-            }
-        }
-    }
+        .flat_map(|similar| alike(similar, |index| hash(values(index), 0..values(index).len())))
+        .flat_map(|similar| with_first(similar, |a, b| is_equal(values(a), values(b))))
+        .collect();
+    pairs.into_iter().for_each(|[index, first]| firsts[index] = first);
     firsts
+}
+
+/// Members that equal an earlier one, each with the first that it equals.
+fn with_first(
+    mut members: Vec<usize>,
+    is_equal: impl Fn(usize, usize) -> bool + Sync,
+) -> Vec<[usize; 2]> {
+    let mut pairs = Vec::new();
+    while let [first, others @ ..] = &members[..] {
+        let first = *first;
+        let (equal, rest): (Vec<usize>, Vec<usize>) =
+            others.par_iter().copied().partition(|index| is_equal(first, *index));
+        pairs.extend(equal.into_iter().map(|index| [index, first]));
+        members = rest;
+    }
+    pairs
 }
 
 /// Some series in units of equal ones: both units and their members in the order that they have in `of`.
@@ -110,13 +142,14 @@ pub(crate) fn units(firsts: &[usize], of: &[usize]) -> Vec<Vec<usize>> {
 }
 
 /// Members that share a key with another one, in their order.
-fn alike<K: Eq + Hash>(
-    members: impl IntoIterator<Item = usize>,
-    key: impl Fn(usize) -> K,
+fn alike<K: Eq + Hash + Send>(
+    members: Vec<usize>,
+    key: impl Fn(usize) -> K + Sync,
 ) -> Vec<Vec<usize>> {
+    let keys: Vec<K> = members.par_iter().map(|member| key(*member)).collect();
     let mut by_key = HashMap::<K, Vec<usize>>::new();
-    for member in members {
-        by_key.entry(key(member)).or_default().push(member);
+    for (key, member) in keys.into_iter().zip(members) {
+        by_key.entry(key).or_default().push(member);
     }
     by_key.into_values().filter(|members| members.len() > 1).collect()
 }
@@ -188,6 +221,29 @@ mod tests {
     }
 
     #[test]
+    fn series_that_only_look_alike_stay_apart() {
+        let pairs = with_first(vec![1, 2, 4, 5, 7, 8], |a, b| a % 3 == b % 3);
+        assert_eq!(pairs, [[4, 1], [7, 1], [5, 2], [8, 2]]);
+        assert!(with_first(vec![], |_, _| true).is_empty());
+    }
+
+    #[test]
+    fn places_of_many_series_are_read_by_several_threads() {
+        use std::collections::HashSet;
+        use std::sync::Mutex;
+        let threads = Mutex::new(HashSet::new());
+        let key = |member: usize| {
+            threads.lock().unwrap().insert(std::thread::current().id());
+            std::thread::sleep(std::time::Duration::from_micros(50));
+            member % 2
+        };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        let groups = pool.install(|| alike((0..2000).collect(), key));
+        assert!(groups.len() == 2 && groups.iter().all(|group| group.is_sorted()));
+        assert!(threads.into_inner().unwrap().len() > 1);
+    }
+
+    #[test]
     fn values_that_are_kept_elsewhere_are_compared_where_they_are() {
         let far = Arc::new(Far((0..9000).map(|step| (step % 3000) as f32).collect(), Ok(())));
         let part = |start: usize| {
@@ -208,10 +264,17 @@ mod tests {
     fn what_is_told_has_a_number_and_an_example() {
         assert!(EqualSeries::default().warnings().is_empty());
         let pair = |a: &str, b: &str| Some([a.to_owned(), b.to_owned()]);
-        let equal =
-            EqualSeries { together: 12, drawn: pair("a", "b"), tested: 1, given: pair("c", "d") };
+        let given = pair("c", "d");
+        let mut equal =
+            EqualSeries { together: 12, drawn: pair("a", "b"), tested: 1, given, left_out: vec![] };
         let [drawn, given] = &equal.warnings()[..] else { panic!("{equal:?}") };
         assert!(drawn.starts_with("12 series equal another one, such as `a` and `b`: equal"));
         assert!(given.starts_with("1 series of the training files equals one of the test files"));
+        equal.left_out = vec![3];
+        let said = &equal.warnings()[1];
+        assert!(
+            said.ends_with("`c` and `d`, and is left out of training and validation"),
+            "{said}"
+        );
     }
 }

@@ -42,6 +42,7 @@ mod folds;
 mod forecast;
 mod key;
 mod machine;
+mod nearest;
 mod normal;
 mod normalise;
 mod precision;
@@ -64,13 +65,14 @@ pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};
 pub use key::{Key, KeyBuilder, ParseKeyError};
 pub use machine::{GpuSample, MachineSample, MemoryPool};
+pub use nearest::{nearest, nearest_by};
 pub use normalise::{Normalisation, NormaliseError, Normaliser};
 pub use precision::{
     MatmulPrecision, ParsePrecisionError, ParsePrecisionRuleError, Precision, PrecisionRule,
 };
 pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
-pub use split::{Split, SplitError, SplitRule, split, unseen};
+pub use split::{EqualPolicy, Split, SplitError, SplitRule, split, unseen};
 pub use texts::LabelledTexts;
 pub use values::{Narrow, SeriesValues};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

@@ -302,6 +302,21 @@ pub enum DataError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A series that a column names as a file is named, whose series has no other name.
+    #[error(
+        "{}, row {row}, names the series `{name}`, and so is that of {} named, after its file: nothing says whether they are one\n  if they are, give each row of the file its name in the same column; if they are not, rename the file",
+        path.display(), file.display()
+    )]
+    NameOfFile {
+        /// The name.
+        name: String,
+        /// A file with a column of names.
+        path: PathBuf,
+        /// The first row of the series there, counted from 1 after the header.
+        row: usize,
+        /// The file without one.
+        file: PathBuf,
+    },
     /// A time zone that is not in the IANA database.
     #[error(
         "`{zone}` is no time zone{}: `data.columns.time_zone` takes IANA names such as `Europe/Zurich`",

@@ -290,7 +290,7 @@ impl Reading<'_> {
         Ok(values)
     }
 
-    /// A column of names as codes; a missing name is [`NO_LABEL`].
+    /// A column of names as codes; a missing name is [`NO_LABEL`]. White space around a name is no part of it.
     pub(crate) fn codes(&self, name: &str, interner: &mut Interner) -> Result<Vec<u32>, DataError> {
         let column = self.column(name)?;
         let text = column.cast(&DataType::String).map_err(|_| {
@@ -304,18 +304,31 @@ impl Reading<'_> {
         Ok(text.iter().map(code).collect())
     }
 
+    /// What is wrong with a row whose name is missing, or white space alone.
+    fn without_name(&self, name: &str, row: usize) -> DataError {
+        let text = self
+            .column(name)
+            .and_then(|column| column.cast(&DataType::String).map_err(|error| self.polars(&error)));
+        let value = text.ok().and_then(|text| Some(text.str().ok()?.get(row)?.to_owned()));
+        let value = value.unwrap_or_default();
+        let what = if value.is_empty() { "" } else { ", as white space is no name" };
+        DataError::Value {
+            path: self.input.path.clone(),
+            row: row + 1,
+            column: name.to_owned(),
+            value,
+            problem: format!(
+                "names no series{what}: every row needs a name; write it there, or leave such rows out of the file"
+            ),
+        }
+    }
+
     /// The rows of each series, in the order in which the series come first.
     fn by_series(&self, name: &str, whole: RawSeries) -> Result<Vec<RawSeries>, DataError> {
         let mut names = Interner::default();
         let codes = self.codes(name, &mut names)?;
         if let Some(row) = codes.iter().position(|code| *code == NO_LABEL) {
-            return Err(DataError::Value {
-                path: self.input.path.clone(),
-                row: row + 1,
-                column: name.to_owned(),
-                value: String::new(),
-                problem: "names no series: every row needs a name".to_owned(),
-            });
+            return Err(self.without_name(name, row));
         }
         let mut rows = vec![Vec::<u32>::new(); names.names.len()];
         for (row, code) in (0..).zip(&codes) {

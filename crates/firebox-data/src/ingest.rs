@@ -404,6 +404,10 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
         // Sets of mixed types were stored once, and are refused.
         key = key.field("types", "alike");
     }
+    if is_table(inputs[0].format) {
+        // What a name of a column and of a file means was once decided by the order of the files.
+        key = key.field("names", "told apart");
+    }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
             .field("name", input.stem())

@@ -168,24 +168,47 @@ impl RawSeries {
     }
 }
 
+/// A series that has a name.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    place: usize,
+    /// Whether a column names it. Others are named after their files.
+    named: bool,
+}
+
 /// What files give, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     raw: Raw,
-    /// Where the series of a name and an origin is.
-    known: HashMap<(String, Origin), usize>,
+    /// The series of each name and origin.
+    known: HashMap<(String, Origin), Known>,
+    /// Of names that several files have: the number that the next of them is tried with.
+    numbers: HashMap<String, usize>,
 }
 
 impl Gathered {
     /// Adds what another file gives. Series named by a column go on where an earlier file left
     /// them.
     pub(crate) fn add(&mut self, mut other: Raw) -> Result<(), DataError> {
+        let named = other.by.is_some();
         if self.raw.series.is_empty() {
             let series = std::mem::take(&mut other.series);
             self.raw = other;
-            series.into_iter().for_each(|series| self.push(series));
-            return Ok(());
+            return series.into_iter().try_for_each(|series| self.put(series, named, 0));
         }
+        self.check_alike(&other)?;
+        let map = merge_classes(&mut self.raw.classes, &other.classes);
+        self.raw.by = self.raw.by.take().or(other.by);
+        let before = self.raw.series.len();
+        for mut series in other.series {
+            relabel(&mut series.labels, &map);
+            self.put(series, named, before)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a file whose values do not go with those of the files before it.
+    fn check_alike(&self, other: &Raw) -> Result<(), DataError> {
         if self.raw.channels != other.channels {
             let names = |raw: &Raw| {
                 let names: Vec<_> = raw.channels.iter().map(|c| c.name.as_str()).collect();
@@ -194,7 +217,7 @@ impl Gathered {
             };
             return Err(DataError::Channels {
                 path: other.first_file(),
-                found: names(&other),
+                found: names(other),
                 first: self.raw.first_file(),
                 expected: names(&self.raw),
             });
@@ -209,24 +232,8 @@ impl Gathered {
                 first: self.raw.first_file(),
                 expected: first.name(),
                 // Whole numbers are left out of what is converted, all of them.
-                unconvertible: labels(&other) || !(first.is_float() || found.is_float()),
+                unconvertible: labels(other) || !(first.is_float() || found.is_float()),
             });
-        }
-        let map = merge_classes(&mut self.raw.classes, &other.classes);
-        // Of one file, series of one name stay apart.
-        let before = self.raw.series.len();
-        for mut series in other.series {
-            relabel(&mut series.labels, &map);
-            match self.known.get(&(series.name.clone(), series.origin)) {
-                Some(index) if *index < before && self.raw.by.is_some() => {
-                    self.raw.series[*index].append(series);
-                }
-                Some(index) if *index < before => {
-                    series.name = self.free_name(&series.name);
-                    self.push(series);
-                }
-                _ => self.push(series),
-            }
         }
         Ok(())
     }
@@ -236,20 +243,60 @@ impl Gathered {
         self.raw
     }
 
-    fn push(&mut self, series: RawSeries) {
-        self.known.insert((series.name.clone(), series.origin), self.raw.series.len());
+    /// Adds a series of a file before which there were so many. It goes on with the one of its name if a column names
+    /// both; of files, it gets another name.
+    fn put(&mut self, mut series: RawSeries, named: bool, before: usize) -> Result<(), DataError> {
+        let name = series.name.clone();
+        let Some(known) = self.known.get(&(name.clone(), series.origin)).copied() else {
+            self.push(series, named);
+            return Ok(());
+        };
+        let first = &mut self.raw.series[known.place];
+        match (known.named, named) {
+            (true, true) => first.append(series),
+            (true, false) => return Err(one_name(name, first, &series)),
+            (false, true) => return Err(one_name(name, &series, first)),
+            // Of one file, series of one name stay apart.
+            (false, false) if known.place >= before => self.push(series, named),
+            (false, false) => {
+                series.name = self.free_name(&series)?;
+                self.push(series, named);
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, series: RawSeries, named: bool) {
+        let place = self.raw.series.len();
+        self.known.insert((series.name.clone(), series.origin), Known { place, named });
         self.raw.series.push(series);
     }
 
     /// A name that no series has: two folders may hold files of one name.
-    fn free_name(&self, name: &str) -> String {
-        let taken = |name: &String| {
-            let of = |origin| self.known.contains_key(&(name.clone(), origin));
-            [Origin::Unassigned, Origin::Train, Origin::Test].into_iter().any(of)
-        };
-        let mut names = (2..).map(|number| format!("{name} ({number})"));
-        names.find(|name| !taken(name)).unwrap_or_default()
+    fn free_name(&mut self, series: &RawSeries) -> Result<String, DataError> {
+        let first = self.numbers.get(&series.name).copied().unwrap_or(2);
+        for number in first.. {
+            let name = format!("{} ({number})", series.name);
+            let of = |origin| self.known.get(&(name.clone(), origin));
+            // In whatever order the files come, a name of a column and one of a file are not the same.
+            if let Some(known) = of(series.origin).filter(|known| known.named) {
+                return Err(one_name(name, &self.raw.series[known.place], series));
+            }
+            let origins = [Origin::Unassigned, Origin::Train, Origin::Test];
+            if origins.into_iter().all(|origin| of(origin).is_none()) {
+                self.numbers.insert(series.name.clone(), number + 1);
+                return Ok(name);
+            }
+        }
+        Ok(series.name.clone())
     }
+}
+
+/// A column and a file give one name, and nothing says whether they mean one series.
+fn one_name(name: String, of_column: &RawSeries, of_file: &RawSeries) -> DataError {
+    let (path, row) = of_column.place(0);
+    let (path, file) = (path.to_path_buf(), of_file.place(0).0.to_path_buf());
+    DataError::NameOfFile { name, path, row, file }
 }
 
 impl Raw {
@@ -366,5 +413,91 @@ mod tests {
         for (before, row) in outside.enumerate() {
             assert_eq!(set.outside(before), row);
         }
+    }
+
+    /// What is read of files in this order, each in a folder of its own.
+    fn read(files: &[(&str, &str)]) -> Result<Vec<(String, usize)>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut paths = vec![];
+        for (number, (name, text)) in files.iter().enumerate() {
+            let own = folder.path().join(number.to_string());
+            std::fs::create_dir(&own).unwrap();
+            std::fs::write(own.join(name), text).unwrap();
+            paths.push(own.join(name));
+        }
+        let mut config = crate::DataConfig::new(&paths[0]);
+        config.path = crate::Paths(paths);
+        config.columns.channels = vec!["x".into()];
+        let told = |text: String| text.replace(&folder.path().display().to_string(), "");
+        let read = crate::read(&config, &firebox_core::Silent);
+        let (set, _) = read.map_err(|error| told(error.to_string()))?;
+        Ok(set.series().iter().map(|one| (one.name.clone(), one.len())).collect())
+    }
+
+    const NAMED: &str = "symbol,x\na,1\na,2\nb,3\nb,5\n";
+    const PLAIN: &str = "x\n7\n9\n";
+
+    #[test]
+    fn a_name_of_a_column_and_of_a_file_is_refused_in_every_order() {
+        let expected = |column: usize, file: usize| {
+            format!(
+                "/{column}/n.csv, row 3, names the series `b`, and so is that of /{file}/b.csv named, after its file: nothing says whether they are one\n  if they are, give each row of the file its name in the same column; if they are not, rename the file"
+            )
+        };
+        assert_eq!(read(&[("n.csv", NAMED), ("b.csv", PLAIN)]).unwrap_err(), expected(0, 1));
+        assert_eq!(read(&[("b.csv", PLAIN), ("n.csv", NAMED)]).unwrap_err(), expected(1, 0));
+        // So are the names that files of one name get.
+        let numbered = NAMED.replace("b,", "c (2),");
+        let files = [("c.csv", PLAIN), ("c.csv", PLAIN), ("n.csv", numbered.as_str())];
+        for order in [[0, 1, 2], [0, 2, 1], [2, 0, 1]] {
+            let said = read(&order.map(|file| files[file])).unwrap_err();
+            assert!(said.contains("names the series `c (2)`"), "{said}");
+        }
+        // Other names go together in every order, and a series goes on in files with the column.
+        let more = NAMED.replace(",1", ",6");
+        let files = [("c.csv", PLAIN), ("n.csv", NAMED), ("m.csv", more.as_str())];
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let mut found = read(&order.map(|file| files[file])).unwrap();
+            found.sort();
+            let expected = [("a", 4), ("b", 4), ("c", 2)].map(|(name, steps)| (name.into(), steps));
+            assert_eq!(found, expected, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn white_space_around_names_tells_no_series_apart() {
+        let padded = NAMED.replace("a,1", " a\t,1").replace("b,", "b ,");
+        let expected = [("a".to_owned(), 2), ("b".to_owned(), 2)];
+        assert_eq!(read(&[("n.csv", &padded)]).unwrap(), expected);
+        let more = padded.replace(",1", ",6");
+        let expected = expected.map(|(name, _)| (name, 4));
+        assert_eq!(read(&[("n.csv", NAMED), ("m.csv", &more)]).unwrap(), expected);
+        // Nor is it a name.
+        let blank = NAMED.replace("b,5", "  ,5");
+        let said = read(&[("n.csv", &blank)]).unwrap_err();
+        let expected = "/0/n.csv, row 4, column `symbol`: `  ` names no series, as white space is no name: every row needs a name; write it there, or leave such rows out of the file";
+        assert_eq!(said, expected);
+        let missing = NAMED.replace("b,5", ",5");
+        let said = read(&[("n.csv", &missing)]).unwrap_err();
+        assert!(said.contains("`` names no series: every row needs a name"), "{said}");
+    }
+
+    #[test]
+    fn many_files_of_one_name_are_numbered_at_once() {
+        let file: Arc<Path> = Arc::from(Path::new("a.npy"));
+        let one = || RawSeries {
+            name: "a".to_owned(),
+            origin: Origin::Unassigned,
+            time: None,
+            columns: vec![vec![1.0]],
+            labels: RawLabels::None,
+            pieces: vec![Piece { path: Arc::clone(&file), steps: 1, rows: Rows::From(1) }],
+        };
+        let mut all = Gathered::default();
+        for _ in 0..20_000 {
+            all.add(Raw { series: vec![one()], ..Raw::default() }).unwrap();
+        }
+        let series = all.finish().series;
+        assert_eq!((&*series[1].name, &*series[19_999].name), ("a (2)", "a (20000)"));
     }
 }

@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::assignment::assign;
+
 /// Agreement of clusters with classes. The names of the clusters do not matter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agreement {
@@ -102,26 +104,17 @@ impl Table {
     }
 }
 
-/// Share of the rows whose cluster is another than before, once clusters are named as those before
-/// that they share most rows with; 0 where nothing moved.
+/// Share of the rows whose cluster is another than before, once each cluster is named as one of those before, so that as
+/// many rows as possible keep theirs (the assignment of the Hungarian method); 0 where nothing moved.
 ///
-/// Clusters are matched greedily, the largest overlap first.
+/// # Panics
+///
+/// When there are more of one than of the other.
 pub fn moved(before: &[u32], after: &[u32]) -> f64 {
+    assert_eq!(before.len(), after.len(), "one cluster after for each before");
     let table = Table::new(before, after);
-    let mut cells: Vec<(u64, usize, usize)> = Vec::new();
-    for (old, row) in table.counts.iter().enumerate() {
-        cells.extend(row.iter().enumerate().map(|(new, count)| (*count, old, new)));
-    }
-    cells.sort_by(|a, b| b.0.cmp(&a.0).then(a.cmp(b)));
-    let (mut taken_old, mut taken_new) =
-        (vec![false; table.classes.len()], vec![false; table.clusters.len()]);
-    let mut kept = 0;
-    for (count, old, new) in cells {
-        if !taken_old[old] && !taken_new[new] {
-            (taken_old[old], taken_new[new]) = (true, true);
-            kept += count;
-        }
-    }
+    let named = assign(&table.counts).into_iter().enumerate();
+    let kept: u64 = named.filter_map(|(old, new)| Some(table.counts[old][new?])).sum();
     if table.rows > 0.0 { 1.0 - kept as f64 / table.rows } else { 0.0 }
 }
 
@@ -146,5 +139,13 @@ mod tests {
         assert_eq!(moved(&[0, 0, 1, 1], &[1, 1, 0, 0]), 0.0);
         assert_eq!(moved(&[0, 0, 1, 1], &[1, 1, 0, 1]), 0.25);
         assert_eq!(moved(&[], &[]), 0.0);
+    }
+
+    #[test]
+    fn clusters_are_named_so_that_most_rows_stay_and_not_the_largest_overlap_first() {
+        // Overlaps: old 0 with new 0 and 1: 6 and 5; old 1 with new 0 and 1: 5 and 0. The largest first keeps 6 of 16.
+        let before = [[0; 11].as_slice(), &[1; 5]].concat();
+        let after = [[0; 6].as_slice(), &[1; 5], &[0; 5]].concat();
+        assert_eq!(moved(&before, &after), 1.0 - 10.0 / 16.0);
     }
 }

@@ -60,6 +60,9 @@ pub enum EvalError {
         /// Rows of which no two are alike.
         distinct: usize,
     },
+    /// Whoever wanted it wants it no more.
+    #[error("it was asked to stop")]
+    Stopped,
     /// Two sets of features that should describe the same windows.
     #[error(
         "`{subject}` has {found} {part} rows and the pre-trained encoder {expected}: they must describe the same windows in the same order"

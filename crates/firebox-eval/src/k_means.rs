@@ -3,6 +3,7 @@
 //! What the clusters mean is not known here; see `clustering` for how they are judged.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_core::{Draws, Stream};
 use rayon::prelude::*;
@@ -59,18 +60,20 @@ impl KMeansConfig {
     ///
     /// With a value that is not finite, or fewer different rows than clusters.
     pub fn fit(&self, rows: &[f32], width: usize) -> Result<KMeans, EvalError> {
-        self.fit_watched(rows, width, |_| ())
+        self.fit_watched(rows, width, &AtomicBool::new(false), |_| ())
     }
 
-    /// [`fit`](Self::fit), which tells `watch` how many starts are done, after each.
+    /// [`fit`](Self::fit), which tells `watch` how many starts are done, after each, and ends once `stop` is true: after
+    /// the pass over the rows that it is in.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there, and [`EvalError::Stopped`].
     pub fn fit_watched(
         &self,
         rows: &[f32],
         width: usize,
+        stop: &AtomicBool,
         mut watch: impl FnMut(u32),
     ) -> Result<KMeans, EvalError> {
         let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
@@ -91,24 +94,40 @@ impl KMeansConfig {
             return Err(EvalError::Clusters { clusters: self.clusters, rows: count, distinct });
         }
         let stream = Stream::new(self.seed, "k-means");
-        let starts = (0..self.restarts.max(1)).map(|start| {
+        let mut found = |start: u32| {
             let mut draws = stream.substream(u64::from(start)).draws();
-            let centers = plus_plus(&x, width, self.clusters, &mut draws);
-            let found = self.from_centers(&x, width, centers);
+            let centers = plus_plus(&x, width, self.clusters, &mut draws, stop)?;
+            let found = self.from_centers(&x, width, centers, stop)?;
             watch(start + 1);
-            found
-        });
-        let best = starts.min_by(|a, b| a.inertia.total_cmp(&b.inertia));
-        // There is at least one start.
-        Ok(best.unwrap_or_else(|| self.from_centers(&x, width, vec![0.0; width * self.clusters])))
+            Ok::<_, EvalError>(found)
+        };
+        let mut best = found(0)?;
+        for start in 1..self.restarts {
+            let next = found(start)?;
+            if next.inertia.total_cmp(&best.inertia).is_lt() {
+                best = next;
+            }
+        }
+        Ok(best)
     }
 
-    /// Lloyd's iterations from given centers, `[cluster, feature]`.
-    pub fn from_centers(&self, x: &[f64], width: usize, mut centers: Vec<f64>) -> KMeans {
+    /// Lloyd's iterations from given centers, `[cluster, feature]`, until `stop` is true.
+    ///
+    /// # Errors
+    ///
+    /// [`EvalError::Stopped`].
+    pub fn from_centers(
+        &self,
+        x: &[f64],
+        width: usize,
+        mut centers: Vec<f64>,
+        stop: &AtomicBool,
+    ) -> Result<KMeans, EvalError> {
         let tolerance = self.tolerance * mean_variance(x, width);
         let mut nearest = assign(x, width, &centers);
         let mut iterations = 0;
         while iterations < self.iterations {
+            heed(stop)?;
             iterations += 1;
             let next = means(x, width, &nearest, &centers);
             let shift: f64 = next.iter().zip(&centers).map(|(a, b)| (a - b).powi(2)).sum();
@@ -119,12 +138,19 @@ impl KMeansConfig {
                 break;
             }
         }
-        KMeans {
+        Ok(KMeans {
             inertia: nearest.iter().map(|(_, distance)| distance).sum(),
             assigned: nearest.into_iter().map(|(cluster, _)| cluster).collect(),
             centers,
             iterations,
-        }
+        })
+    }
+}
+
+fn heed(stop: &AtomicBool) -> Result<(), EvalError> {
+    match stop.load(Ordering::Relaxed) {
+        true => Err(EvalError::Stopped),
+        false => Ok(()),
     }
 }
 
@@ -188,7 +214,13 @@ fn means(x: &[f64], width: usize, nearest: &[(u32, f64)], old: &[f64]) -> Vec<f6
 
 /// Centers drawn from the rows, each with a probability in proportion to its squared distance from
 /// those before it; of several candidates the best, as scikit-learn does.
-fn plus_plus(x: &[f64], width: usize, clusters: usize, draws: &mut Draws) -> Vec<f64> {
+fn plus_plus(
+    x: &[f64],
+    width: usize,
+    clusters: usize,
+    draws: &mut Draws,
+    stop: &AtomicBool,
+) -> Result<Vec<f64>, EvalError> {
     let rows = x.len() / width;
     let row = |index: usize| &x[index * width..(index + 1) * width];
     let mut centers = row(draws.below(rows as u64) as usize).to_vec();
@@ -198,6 +230,7 @@ fn plus_plus(x: &[f64], width: usize, clusters: usize, draws: &mut Draws) -> Vec
     let mut distances = from(&centers);
     let candidates = 2 + (clusters as f64).ln() as usize;
     for _ in 1..clusters {
+        heed(stop)?;
         let total: f64 = distances.iter().sum();
         let mut best: Option<(f64, Vec<f64>, usize)> = None;
         for _ in 0..candidates {
@@ -219,7 +252,7 @@ fn plus_plus(x: &[f64], width: usize, clusters: usize, draws: &mut Draws) -> Vec
             centers.extend_from_slice(row(chosen));
         }
     }
-    centers
+    Ok(centers)
 }
 
 fn farthest(distances: &[f64]) -> usize {
@@ -257,7 +290,8 @@ mod tests {
         let rows = blobs(6, 50, 4);
         let config = KMeansConfig { clusters: 6, ..KMeansConfig::default() };
         let mut starts = vec![];
-        let found = config.fit_watched(&rows, 4, |done| starts.push(done)).unwrap();
+        let never = AtomicBool::new(false);
+        let found = config.fit_watched(&rows, 4, &never, |done| starts.push(done)).unwrap();
         assert_eq!(starts, (1..=10).collect::<Vec<_>>());
         for blob in found.assigned.chunks_exact(50) {
             assert!(blob.iter().all(|cluster| cluster == &blob[0]));
@@ -272,11 +306,29 @@ mod tests {
     }
 
     #[test]
+    fn whoever_wants_it_no_more_does_not_wait_for_all_starts() {
+        let rows = blobs(6, 50, 4);
+        let config = KMeansConfig { clusters: 6, restarts: 1000, ..KMeansConfig::default() };
+        let stop = AtomicBool::new(false);
+        let mut starts = 0;
+        let stopped = config.fit_watched(&rows, 4, &stop, |done| {
+            starts = done;
+            stop.store(done == 3, Ordering::Relaxed);
+        });
+        assert!(matches!(stopped, Err(EvalError::Stopped)) && starts == 3, "{starts}");
+        // Within a start, too.
+        let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
+        let within = config.from_centers(&x, 4, vec![0.0; 24], &stop);
+        assert!(matches!(within, Err(EvalError::Stopped)));
+    }
+
+    #[test]
     fn an_empty_cluster_gets_the_farthest_row() {
         // The second center has no row: all are nearer to the first.
         let x = [0.0, 1.0, 2.0, 9.0];
         let config = KMeansConfig { clusters: 2, ..KMeansConfig::default() };
-        let found = config.from_centers(&x, 1, vec![3.0, 1000.0]);
+        let never = AtomicBool::new(false);
+        let found = config.from_centers(&x, 1, vec![3.0, 1000.0], &never).unwrap();
         assert_eq!((found.assigned, found.centers), (vec![0, 0, 0, 1], vec![1.0, 9.0]));
     }
 

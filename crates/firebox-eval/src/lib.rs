@@ -47,6 +47,7 @@
 //! }
 //! ```
 
+mod assignment;
 mod bootstrap;
 mod clustering;
 mod config;

@@ -127,7 +127,17 @@ impl SavedModel {
     /// # Errors
     /// If the weights are not those of the model.
     pub fn build(&self, device: &Device) -> Result<Model, ExportError> {
-        let model = self.card.architecture.build(self.parameters.clone(), device)?;
+        self.clone().build_once(device)
+    }
+
+    /// The same of weights that are not needed otherwise: the model has them afterwards, and they are not in memory
+    /// twice.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_once(&mut self, device: &Device) -> Result<Model, ExportError> {
+        let parameters = std::mem::take(&mut self.parameters);
+        let model = self.card.architecture.build(parameters, device)?;
         Ok(model.in_precision(self.card.precision))
     }
 }

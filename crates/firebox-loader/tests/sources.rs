@@ -26,7 +26,13 @@ fn parts() -> Split {
     let classes = vec!["even".to_owned(), "odd".to_owned()];
     let set = Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap());
     let rule = WindowRule { length: 16, stride: 1, whole: true };
-    split(&set, &rule, &SplitRule::Given { validation: 0.0, seed: 0 }, &Labels::Last).unwrap()
+    split(
+        &set,
+        &rule,
+        &SplitRule::Given { validation: 0.0, seed: 0, equal: EqualPolicy::Keep },
+        &Labels::Last,
+    )
+    .unwrap()
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub struct Exported {
 ///
 /// When the run or its model is not there, something is in the way, or nothing can be written.
 pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
-    let model = read_model(&request.run)?;
+    let (model, own) = read_model(&request.run)?;
     let extension = match request.format {
         ExportFormat::Safetensors => ".safetensors",
         ExportFormat::Onnx => ".onnx",
@@ -72,7 +72,10 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
                  the module's source: firebox export {} --format torch",
                 request.run.display()
             );
-            file(&model, &output, request.force, model.safetensors()?, usage)
+            refuse_name_of(&output, "onnx", "--format safetensors", "--format onnx")?;
+            let written =
+                Written { output: &output, is_onnx: false, content: model.safetensors()? };
+            file(&model, &own, written, request.force, usage)
         }
         ExportFormat::Onnx => {
             let part = request.part.unwrap_or(match model.card.task {
@@ -84,31 +87,57 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
                  inputs and outputs are in the card",
                 output.display()
             );
-            file(&model, &output, request.force, model.onnx(part)?, usage)
+            refuse_name_of(&output, "safetensors", "--format onnx", "--format safetensors")?;
+            let written = Written { output: &output, is_onnx: true, content: model.onnx(part)? };
+            file(&model, &own, written, request.force, usage)
         }
     }
 }
 
-/// One file with its card beside it.
+/// Refuses a name that says another format than the one that is written.
+fn refuse_name_of(
+    output: &Path,
+    other: &str,
+    format: &str,
+    other_format: &str,
+) -> Result<(), PipelineError> {
+    let ending = output.extension().unwrap_or_default().to_string_lossy();
+    if !ending.eq_ignore_ascii_case(other) {
+        return Ok(());
+    }
+    Err(PipelineError::Setting(format!(
+        "{} is not written: the format is {format}, and the name says otherwise\n  take {other_format}, or another name",
+        output.display()
+    )))
+}
+
+/// What is written, and where to.
+struct Written<'a> {
+    output: &'a Path,
+    is_onnx: bool,
+    content: Vec<u8>,
+}
+
+/// One file with its card beside it, and none of the model's `own`.
 fn file(
     model: &SavedModel,
-    output: &Path,
+    own: &[PathBuf],
+    written: Written<'_>,
     force: bool,
-    content: Vec<u8>,
     usage: String,
 ) -> Result<Exported, PipelineError> {
-    let output = replaceable(output, force, &[])?;
+    let output = replaceable(written.output, force, own)?;
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let card = replaceable(&output.with_file_name(format!("{name}.md")), force, &[])?;
-    let text = model.card.markdown(&how(&name, model));
+    let card = replaceable(&output.with_file_name(format!("{name}.md")), force, own)?;
+    let text = model.card.markdown(&how(&name, model, written.is_onnx));
     let mut files: Vec<(PathBuf, &[u8])> = vec![];
     if let Some(tokenizer) = &model.tokenizer {
         let beside = output.with_file_name(tokenizer_of(&name));
-        files.push((replaceable(&beside, force, &[])?, tokenizer.as_bytes()));
+        files.push((replaceable(&beside, force, own)?, tokenizer.as_bytes()));
     }
     // The card before the file: whoever sees that finds its card.
     files.push((card.clone(), text.as_bytes()));
-    files.push((output.clone(), content.as_slice()));
+    files.push((output.clone(), written.content.as_slice()));
     write_together(&files)?;
     Ok(Exported { output, card, usage })
 }
@@ -119,13 +148,13 @@ fn tokenizer_of(name: &str) -> String {
 }
 
 /// How a file of a model of texts is used, for its card.
-fn how_of_texts(name: &str, longest: usize) -> String {
+fn how_of_texts(name: &str, longest: usize, is_onnx: bool) -> String {
     let lead = format!(
         "Texts become tokens by `{}`. The probability of a label is the logistic function of its logit; it holds from the \
          threshold below on.",
         tokenizer_of(name)
     );
-    if name.ends_with(".onnx") {
+    if is_onnx {
         return format!(
             "`{name}` is an ONNX graph of standard operators. {lead}\n\n\
              ```python\nimport onnxruntime, tokenizers\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
@@ -144,9 +173,9 @@ fn how_of_texts(name: &str, longest: usize) -> String {
 }
 
 /// How a file is used, for its card.
-fn how(name: &str, model: &SavedModel) -> String {
+fn how(name: &str, model: &SavedModel, is_onnx: bool) -> String {
     if let Some(texts) = &model.card.texts {
-        return how_of_texts(name, texts.longest);
+        return how_of_texts(name, texts.longest, is_onnx);
     }
     let classes = match model.card.classes.is_empty() {
         true => "",
@@ -159,7 +188,7 @@ fn how(name: &str, model: &SavedModel) -> String {
         lead += " Outputs and static features are scaled: `firebox_models.py` of `firebox export --format torch` has \
                  `statics`, which makes the one, and `restore`, which brings the other to the units of the data.";
     }
-    if name.ends_with(".onnx") {
+    if is_onnx {
         return format!(
             "`{name}` is an ONNX graph of standard operators. {lead}{classes}\n\n\
              ```python\nimport onnxruntime\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
@@ -195,53 +224,90 @@ const HOW_TEXTS: &str = "`model.safetensors` holds the weights under PyTorch's n
     tokens = torch.tensor([tokenizer.encode(text).ids])\n\
     probabilities = model(tokens, torch.tensor([tokens.shape[1]])).sigmoid()\n```";
 
+/// What a folder for Python is made of, and what Python adds to it.
+const OF_TORCH: [&str; 6] = [WEIGHTS, CARD, TOKENIZER, MODULE, README, "__pycache__"];
+const MODULE: &str = "firebox_models.py";
+const README: &str = "README.md";
+
 /// A folder that Python can load, which is there whole or not at all.
 fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, PipelineError> {
-    let there = output.symlink_metadata().is_ok();
-    let refuse = |what: &str| {
-        Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
-    };
-    if there && !output.is_dir() {
-        return refuse("it is there and no folder\n  name another place");
-    }
-    if there && !force {
-        return refuse("it is there already\n  replace it with --force, or name another place");
-    }
-    if there && !output.join(CARD).is_file() && !is_empty(output)? {
-        return refuse(
-            "it is a folder of something else, which --force does not remove\n  name another place",
-        );
-    }
-    let parent = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let target = replaceable_folder(output, force)?;
+    let parent = target.parent().filter(|folder| !folder.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
-    std::fs::create_dir_all(parent).map_err(at(parent))?;
-    let made =
-        tempfile::Builder::new().prefix(".export-").tempdir_in(parent).map_err(at(parent))?;
+    let temporary = || tempfile::Builder::new().prefix(".export-").tempdir_in(parent);
+    let made = temporary().map_err(at(parent))?;
     model.write(made.path())?;
-    write_whole(&made.path().join("firebox_models.py"), PYTORCH.as_bytes())?;
+    write_whole(&made.path().join(MODULE), PYTORCH.as_bytes())?;
     let how = match model.card.texts.is_some() {
         true => HOW_TEXTS.to_owned(),
         false => how_of_windows(model.card.architecture.is_encoder()),
     };
-    write_whole(&made.path().join("README.md"), model.card.markdown(&how).as_bytes())?;
-    if there {
-        // Ours, as its card shows, or empty.
-        std::fs::remove_dir_all(output).map_err(at(output))?;
-    }
+    write_whole(&made.path().join(README), model.card.markdown(&how).as_bytes())?;
     open_to_all(made.path())?;
-    std::fs::rename(made.path(), output).map_err(at(output))?;
+    if target.is_dir() {
+        // What was there goes only once its successor is in its place.
+        let before = temporary().map_err(at(parent))?;
+        let aside = before.path().join("before");
+        std::fs::rename(&target, &aside).map_err(at(&target))?;
+        if let Err(error) = std::fs::rename(made.path(), &target) {
+            std::fs::rename(&aside, &target).map_err(at(&target))?;
+            return Err(at(&target)(error));
+        }
+    } else {
+        std::fs::rename(made.path(), &target).map_err(at(&target))?;
+    }
     let shown = output.display();
     Ok(Exported {
         output: output.to_path_buf(),
-        card: output.join("README.md"),
+        card: output.join(README),
         usage: format!(
-            "try it: python {shown}/firebox_models.py {shown}\n        {WEIGHTS} is for load_state_dict"
+            "try it: python {shown}/{MODULE} {shown}\n        {WEIGHTS} is for load_state_dict"
         ),
     })
 }
 
-fn is_empty(folder: &Path) -> Result<bool, PipelineError> {
-    Ok(std::fs::read_dir(folder).map_err(at(folder))?.next().is_none())
+/// Where a folder may be written: a new path, or with `force` one that holds nothing but an earlier export, through its
+/// links.
+fn replaceable_folder(output: &Path, force: bool) -> Result<PathBuf, PipelineError> {
+    let refuse = |what: &str| {
+        Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
+    };
+    let parent = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if output.as_os_str().is_empty() || parent.is_some_and(|parent| !parent.is_dir()) {
+        return refuse("there is no folder to put it in\n  make it, or name another place");
+    }
+    let Ok(found) = output.symlink_metadata() else { return Ok(output.to_path_buf()) };
+    if !output.is_dir() {
+        return refuse("it is there and no folder\n  name another place");
+    }
+    if !force {
+        return refuse("it is there already\n  replace it with --force, or name another place");
+    }
+    let names = std::fs::read_dir(output).map_err(at(output))?;
+    let names: Vec<String> =
+        names.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let is_ours = [CARD, MODULE].iter().all(|own| names.iter().any(|name| name == own));
+    if !names.is_empty() && !is_ours {
+        return refuse(
+            "it is a folder of something else, which --force does not remove\n  name another place",
+        );
+    }
+    if let Some(other) = names.iter().find(|name| !OF_TORCH.contains(&name.as_str())) {
+        return refuse(&format!(
+            "it holds {other}, too, which no export has made and --force does not remove\n  move it, or name another place"
+        ));
+    }
+    if found.permissions().readonly() {
+        return refuse(
+            "it is there and read-only, which --force does not change\n  make it writable, or name another place",
+        );
+    }
+    // What the user called it, but for links and such names as `.`, which say nothing of what is above.
+    Ok(if found.is_symlink() || output.file_name().is_none() {
+        output.canonicalize().map_err(at(output))?
+    } else {
+        output.to_path_buf()
+    })
 }
 
 /// Temporary folders are for their owner alone; an exported one is as any other.

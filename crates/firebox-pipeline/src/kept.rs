@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use firebox_cache::CacheError;
 use firebox_core::{Channel, ForecastScaler, Normaliser, WindowRule};
 use firebox_data::Ingested;
-use firebox_export::{Architecture, CARD, CARD_VERSION, ModelCard, SavedModel, Task, TextInput};
+use firebox_export::{
+    Architecture, CARD, CARD_VERSION, ModelCard, SavedModel, TOKENIZER, Task, TextInput, WEIGHTS,
+};
 use firebox_models::Parameter;
 use serde_json::Value;
 
@@ -204,9 +206,11 @@ pub(crate) fn find_model(named: &Path) -> Result<PathBuf, PipelineError> {
     )))
 }
 
-/// The trained model that the user named.
-pub(crate) fn read_model(named: &Path) -> Result<SavedModel, PipelineError> {
-    Ok(SavedModel::read(&find_model(named)?)?)
+/// The trained model that the user named, and the files that it is read from, which no result may replace.
+pub(crate) fn read_model(named: &Path) -> Result<(SavedModel, Vec<PathBuf>), PipelineError> {
+    let folder = find_model(named)?;
+    let files = [CARD, WEIGHTS, TOKENIZER].map(|name| folder.join(name));
+    Ok((SavedModel::read(&folder)?, files.into()))
 }
 
 #[cfg(test)]

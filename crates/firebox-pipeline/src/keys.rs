@@ -1,7 +1,7 @@
 //! The content keys of a pipeline's results, from settings alone: nothing is read but the files
 //! whose content the first key is.
 
-use firebox_core::{Key, KeyBuilder};
+use firebox_core::{EqualPolicy, Key, KeyBuilder};
 use firebox_loader::Shuffle;
 use serde::Serialize;
 
@@ -24,12 +24,16 @@ impl Keys {
     /// because they change nothing.
     pub(crate) fn new(config: &PipelineConfig, series: Key, arithmetic: &str) -> Self {
         let seed = config.run.seed;
-        let windows = Key::builder("windows", 1)
+        let mut windows = Key::builder("windows", 1)
             .upstream("series", series)
             .field("window", json(&cut(config.window)))
             .field("labels", json(&config.labels))
-            .field("split", json(&config.split))
-            .finish();
+            .field("split", json(&config.split));
+        // Series that both sides have were trained on once where no split was written, and are refused.
+        if config.split.is_none() && config.data.test.is_some() {
+            windows = windows.field("equal", json(&EqualPolicy::Error));
+        }
+        let windows = windows.finish();
         let augmented = firebox_cache::augmented_key(windows, &effective(&config.augment), seed);
         let mut training = Key::builder("training", 1).upstream("augmented", augmented);
         training = ordered(training, config);

@@ -146,9 +146,9 @@ pub(crate) fn judge<'a, M: Pretrainable>(
 }
 
 /// Windows that can be read until the run is asked to stop.
-struct Stoppable<S> {
-    source: S,
-    stop: Arc<AtomicBool>,
+pub(crate) struct Stoppable<S> {
+    pub(crate) source: S,
+    pub(crate) stop: Arc<AtomicBool>,
 }
 
 impl<S: Source> Source for Stoppable<S> {

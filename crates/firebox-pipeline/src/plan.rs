@@ -140,6 +140,6 @@ mod tests {
         let expected = "there is no test part to measure on";
         assert!(said(SplitRule::time(0.1, 0.0)).ends_with(expected));
         assert!(!said(SplitRule::time(0.1, 0.2)).contains(expected));
-        assert!(!said(SplitRule::Given { validation: 0.1, seed: 1 }).contains(expected));
+        assert!(!said(SplitRule::automatic(true, true, 1).0).contains(expected));
     }
 }

@@ -172,3 +172,29 @@ fn the_page_has_the_defaults() {
     }
     assert!(compared > 200, "only {compared} defaults were compared");
 }
+
+#[test]
+fn examples_of_names_are_those_of_the_default_model() {
+    let device = burn::tensor::Device::default();
+    let stream = firebox_core::Stream::new(1, "weights");
+    let model = firebox_models::BiLstmMaeConfig::default().init(stream, 4, &device).unwrap();
+    let page = std::fs::read_to_string("../../REFERENCE.md").unwrap();
+    let mut found = 0;
+    for (header, key, form) in [
+        ("### `[[train.groups]]`", "| `parameters` |", r#"{"groups": [{"parameters": [NAME]}]}"#),
+        (
+            "### `[train.layer_decay]`",
+            "| `layers` |",
+            r#"{"layer_decay": {"factor": 0.5, "layers": [NAME]}}"#,
+        ),
+    ] {
+        let section = page.split_once(header).unwrap().1;
+        let row = section.lines().find(|line| line.starts_with(key)).unwrap();
+        for name in quoted(row).filter(|text| text.starts_with('"')) {
+            let config = serde_json::from_str(&form.replace("NAME", name)).unwrap();
+            firebox_train::check_groups(&model, &config).unwrap();
+            found += 1;
+        }
+    }
+    assert!(found >= 4, "{found} examples");
+}

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::Tensor;
-use firebox_core::quoted;
+use firebox_core::{nearest as nearest_of, nearest_by, quoted};
 use firebox_models::{Layout, layouts};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ use crate::optimizer::OptimizerState;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ParameterGroup {
-    /// Names of parameters, such as `head.weight` or `encoder.*`.
+    /// Names of parameters, such as `lstm.*` or `decoder.hidden.bias`, where `*` is any text.
     pub parameters: Vec<String>,
     /// Peak learning rate in place of the optimizer's, above 0; the schedule scales it alike.
     pub learning_rate: Option<f64>,
@@ -40,7 +40,7 @@ pub struct LayerDecay {
     pub factor: f64,
     /// Names of each layer's parameters, from the input to the output: the last layer has the full
     /// rate. `{}` stands for a whole number, no part of a longer one, and a name with it for as many
-    /// layers as there are numbers: `encoder.layers.{}.*`. A parameter belongs to the first layer that
+    /// layers as there are numbers: `lstm.*_l{}*`. A parameter belongs to the first layer that
     /// names it; those that no layer names have the full rate.
     pub layers: Vec<String>,
 }
@@ -75,7 +75,7 @@ pub enum GroupError {
         key: &'static str,
         /// The pattern.
         pattern: String,
-        /// Names of the model's parameters, shortened.
+        /// Names of the model's parameters, those that differ by numbers as one.
         known: String,
         /// The name or pattern that is most like it, if one is like it.
         near: Option<String>,
@@ -371,17 +371,48 @@ fn nearest(pattern: &str, layouts: &[Layout]) -> Option<String> {
             }
         }
     }
-    let likeness = |name: &String| strsim::jaro_winkler(pattern, name);
-    // Of names that are as like, the first.
-    let all = candidates.into_iter().rev().map(|name| (likeness(&name), name));
-    let best = all.max_by(|a, b| a.0.total_cmp(&b.0));
-    // As names of settings and columns are compared.
-    best.filter(|(likeness, _)| *likeness > 0.75).map(|(_, name)| name)
+    let compared = without_star(pattern);
+    let fits = |name: &&String| alike(compared, without_star(name));
+    let candidates = candidates.iter().filter(fits).map(String::as_str);
+    nearest_by(compared, candidates, without_star).map(str::to_owned)
 }
 
+/// A name without the `*` at its end or beginning, which makes any two alike.
+fn without_star(name: &str) -> &str {
+    let name = name.strip_suffix(".*").unwrap_or(name);
+    name.strip_prefix("*.").unwrap_or(name)
+}
+
+/// Whether each part of a name may be meant by that of another: `head.encoder` is not `head.decoder`. Names of other
+/// depths are compared as a whole.
+fn alike(written: &str, name: &str) -> bool {
+    let [written, name] = [written, name].map(|name| name.split('.').collect::<Vec<_>>());
+    let is_number = |part: &str| part.parse::<u64>().is_ok();
+    let same = |(a, b): (&&str, &&str)| {
+        a == b || (is_number(a) && is_number(b)) || nearest_of(a, [*b]).is_some()
+    };
+    written.len() != name.len() || written.iter().zip(&name).all(same)
+}
+
+/// All names, those that differ by numbers as one: each is a pattern that names something.
 fn known(layouts: &[Layout]) -> String {
-    let names: Vec<&str> = layouts.iter().map(|layout| layout.name.as_str()).collect();
-    quoted(&names, 12)
+    let mut names: Vec<String> = vec![];
+    for layout in layouts {
+        let mut name = String::new();
+        for letter in layout.name.chars() {
+            match letter.is_ascii_digit() {
+                true if name.ends_with('*') => {}
+                true => name.push('*'),
+                false => name.push(letter),
+            }
+        }
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let numbered = names.iter().any(|name| name.contains('*'));
+    let stars = if numbered { ", where `*` stands for the numbers" } else { "" };
+    quoted(&names, names.len()) + stars
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 use crate::average::Average;
-use crate::checkpoint::{Checkpoint, Kind, checkpoints};
+use crate::checkpoint::{Kind, Whole, checkpoints};
 use crate::optimizer::OptimizerState;
 use crate::snapshot::Snapshot;
 
@@ -87,8 +87,8 @@ impl Safe {
         let read = |step: &mut Option<u64>| -> Result<Option<Arc<Snapshot>>, TrainError> {
             let Some(wanted) = *step else { return Ok(None) };
             let found = there.iter().find(|one| one.manifest().step == wanted);
-            if let Some(found) = found.filter(|one| one.verify().is_ok()) {
-                return copy(found, like).map(|copy| Some(Arc::new(copy)));
+            if let Some(Ok(whole)) = found.map(|one| Whole::read(one.clone())) {
+                return copy(whole, like).map(|copy| Some(Arc::new(copy)));
             }
             *step = None;
             let message = format!(
@@ -104,11 +104,11 @@ impl Safe {
 }
 
 fn copy<M: Module>(
-    checkpoint: &Checkpoint,
+    whole: Whole,
     (model, optimizer, average): (&M, &OptimizerState, &Average),
 ) -> Result<Snapshot, TrainError> {
     let (mut model, mut optimizer) = (model.clone(), optimizer.clone());
     let mut average = average.clone();
-    checkpoint.restore(&mut model, &mut optimizer, &mut average)?;
+    whole.restore(&mut model, &mut optimizer, &mut average)?;
     Snapshot::take(&model, &optimizer, &average)
 }

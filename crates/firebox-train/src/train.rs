@@ -706,14 +706,15 @@ impl<'a, M: Module> Session<'a, M> {
         recover(&folder)?;
         let checkpoint = if run.resume {
             let newest = newest_whole(&folder, run.listener)?;
-            newest.iter().try_for_each(|checkpoint| history_reaches(run, checkpoint))?;
+            newest.iter().try_for_each(|whole| history_reaches(run, &whole.checkpoint))?;
             newest
         } else if checkpoints(&folder)?.is_empty() {
             None
         } else {
             return Err(TrainError::Exists(run.folder.to_owned()));
         };
-        let state = match &checkpoint {
+        let goes_on = checkpoint.is_some();
+        let state = match checkpoint {
             None => State::start(run.key, run.seed, Scaler::new(&config.loss_scale)),
             Some(checkpoint) => {
                 let state = checkpoint.state()?;
@@ -732,7 +733,7 @@ impl<'a, M: Module> Session<'a, M> {
             model,
             optimizer,
             average,
-            saved: checkpoint.as_ref().map(|_| (state.step, state.closed_at)),
+            saved: goes_on.then_some((state.step, state.closed_at)),
             saved_at: Instant::now(),
             held: None,
             state,
@@ -746,7 +747,7 @@ impl<'a, M: Module> Session<'a, M> {
             samples: 0,
             ends_with_epoch: false,
         };
-        if config.non_finite == NonFinite::Rollback && checkpoint.is_some() {
+        if config.non_finite == NonFinite::Rollback && goes_on {
             let like = (&session.model, &session.optimizer, &session.average);
             let steps = &mut session.state.rollback;
             session.safe = Safe::read(steps, &folder, like, run.listener)?;

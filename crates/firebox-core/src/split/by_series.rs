@@ -1,15 +1,19 @@
 //! Divides whole series: drawn evenly from each class, or as the files give them. Equal series stay together.
 
-use super::SplitError;
-use crate::equal::{firsts, units};
+use super::{EqualPolicy, SplitError};
+use crate::equal::{equal_to_tests, firsts, units};
 use crate::{EqualSeries, Origin, SeriesSet, Stream};
 
-/// The part of each series: test files to the test, a share of each class to validation. A training series stays one,
-/// whatever series of a test file it equals.
+/// In place of the part of a series that no part has.
+pub(super) const LEFT_OUT: usize = 3;
+
+/// The part of each series: test files to the test, a share of each class to validation. What is done about training
+/// series that equal one of a test file is up to `policy`.
 pub(super) fn parts_given(
     set: &SeriesSet,
     validation: f64,
     seed: u64,
+    policy: EqualPolicy,
 ) -> Result<(Vec<usize>, EqualSeries), SplitError> {
     let of = |origin: Origin| {
         let series = set.series().iter().enumerate();
@@ -17,7 +21,7 @@ pub(super) fn parts_given(
     };
     let mut parts = vec![0; set.series().len()];
     of(Origin::Test).for_each(|index| parts[index] = 2);
-    let train: Vec<usize> = of(Origin::Train).collect();
+    let mut train: Vec<usize> = of(Origin::Train).collect();
     for (part, missing) in
         [("training", train.is_empty()), ("test", of(Origin::Test).next().is_none())]
     {
@@ -26,13 +30,27 @@ pub(super) fn parts_given(
         }
     }
     let firsts = firsts(set);
+    let mut tested = EqualSeries::tested(set, &firsts, &train);
+    match (policy, &tested.given) {
+        (EqualPolicy::Error, Some([train, test])) => {
+            let (series, train, test) = (tested.tested, train.clone(), test.clone());
+            return Err(SplitError::Equal { series, train, test });
+        }
+        (EqualPolicy::Drop, Some(_)) => {
+            let gone = equal_to_tests(set, &firsts, &train);
+            gone.iter().for_each(|[index, _]| parts[*index] = LEFT_OUT);
+            train.retain(|index| parts[*index] != LEFT_OUT);
+            tested.left_out = gone.into_iter().map(|[index, _]| index).collect();
+        }
+        _ => {}
+    }
     let units = units(&firsts, &train);
     // Where nothing is drawn, nothing is drawn together.
-    let equal = match validation > 0.0 {
+    let drawn = match validation > 0.0 {
         true => EqualSeries::drawn(set, &units),
         false => EqualSeries::default(),
     };
-    let equal = equal.with_tested(set, &firsts, &train);
+    let equal = EqualSeries { together: drawn.together, drawn: drawn.drawn, ..tested };
     draw(set, units, &[(1, validation)], Stream::new(seed, "validation split"), &mut parts);
     Ok((parts, equal))
 }
@@ -125,7 +143,7 @@ mod tests {
             .collect();
         let channels = vec![Channel::new("x", Role::Other)];
         let classes = vec!["a".to_owned(), "b".to_owned()];
-        let given = SplitRule::Given { validation: 0.2, seed: 1 };
+        let given = SplitRule::Given { validation: 0.2, seed: 1, equal: EqualPolicy::Error };
         let whole = WindowRule { length: 20, stride: 1, whole: true };
         let set =
             Arc::new(SeriesSet::new(channels.clone(), classes.clone(), series.clone()).unwrap());
@@ -232,7 +250,7 @@ mod tests {
             let tested = |index: &usize| series[*index].2 == Origin::Test;
             let mut expected: Vec<usize> =
                 all.iter().map(|index| if tested(index) { 2 } else { 0 }).collect();
-            let Ok(found) = parts_given(&set, validation, seed) else {
+            let Ok(found) = parts_given(&set, validation, seed, EqualPolicy::Error) else {
                 assert!(!all.iter().any(tested), "there is a training and a test series");
                 continue;
             };
@@ -293,8 +311,9 @@ mod tests {
                 .map(move |index| (f64::from(index) + shift, Some(index % 2), Origin::Test));
             train.chain(test).collect()
         };
-        let (parts, equal) = parts_given(&of_values(&series(true)), 0.2, 3).unwrap();
-        assert_eq!(parts_given(&of_values(&series(false)), 0.2, 3).unwrap().0, parts);
+        let keep = EqualPolicy::Keep;
+        let (parts, equal) = parts_given(&of_values(&series(true)), 0.2, 3, keep).unwrap();
+        assert_eq!(parts_given(&of_values(&series(false)), 0.2, 3, keep).unwrap().0, parts);
         assert_eq!((equal.together, equal.tested), (0, 3));
         let [warning] = &equal.warnings()[..] else { panic!("{equal:?}") };
         let expected =
@@ -307,9 +326,49 @@ mod tests {
             .collect();
         for (validation, together) in [(0.4, 2), (0.0, 0)] {
             for seed in 0..20 {
-                let (parts, equal) = parts_given(&of_values(&twice), validation, seed).unwrap();
+                let all = of_values(&twice);
+                let (parts, equal) = parts_given(&all, validation, seed, keep).unwrap();
                 assert_eq!((parts[1], equal.together), (parts[2], together), "{seed}");
             }
         }
+    }
+
+    #[test]
+    fn training_series_that_equal_given_test_series_are_refused_or_left_out() {
+        // `s3` and `s4` equal each other and, with `s5`, a test series.
+        let values = [0.0, 1.0, 2.0, 7.0, 7.0, 8.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0];
+        let all: Vec<_> = values
+            .into_iter()
+            .enumerate()
+            .map(|(index, value)| {
+                (value, None, if index < 10 { Origin::Train } else { Origin::Test })
+            })
+            .collect();
+        let set = of_values(&all);
+        let given = |equal| SplitRule::Given { validation: 0.3, seed: 2, equal };
+        let of = |equal| split(&set, &rule(6, 1), &given(equal), &Labels::None);
+        let said = of(EqualPolicy::Error).unwrap_err().to_string();
+        let expected = "3 series of the training files equal one of the test files, value for value, such as `s3` and `s10`: ";
+        assert!(said.starts_with(expected) && said.contains("split.given.equal=drop"), "{said}");
+        let one = of_values(&[all[0], all[3], all[10]]);
+        let refused = parts_given(&one, 0.0, 1, EqualPolicy::Error).unwrap_err().to_string();
+        assert!(refused.starts_with("1 series of the training files equals one"), "{refused}");
+
+        let parts = of(EqualPolicy::Drop).unwrap();
+        assert_eq!([parts.train.len(), parts.validation.len(), parts.test.len()], [5, 2, 3]);
+        assert_eq!((parts.left_out, &parts.equal.left_out[..]), (0, &[3, 4, 5][..]));
+        let seen = [parts.train.windows(), parts.validation.windows()].concat();
+        assert!(seen.iter().all(|window| ![3, 4, 5].contains(&window.series)));
+        let [warning] = &parts.equal.warnings()[..] else { panic!("{:?}", parts.equal) };
+        assert!(warning.contains("are left out of training and validation"), "{warning}");
+        let kept = of(EqualPolicy::Keep).unwrap();
+        assert_eq!((kept.train.len() + kept.validation.len(), kept.equal.tested), (10, 3));
+        // Nothing else changes where none are equal, and a rule that is read has the default.
+        let read: SplitRule = serde_json::from_str(r#"{"given": {}}"#).unwrap();
+        assert_eq!(read, SplitRule::automatic(true, true, 1).0);
+        let only = of_values(&[(7.0, None, Origin::Train), (7.0, None, Origin::Test)]);
+        let drop = SplitRule::Given { validation: 0.0, seed: 1, equal: EqualPolicy::Drop };
+        let empty = split(&only, &rule(6, 1), &drop, &Labels::None).unwrap_err().to_string();
+        assert!(empty.contains("the training part is empty"), "{empty}");
     }
 }

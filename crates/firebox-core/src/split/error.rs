@@ -72,6 +72,19 @@ pub enum SplitError {
         /// Missing part.
         part: &'static str,
     },
+    /// Training series that equal test series.
+    #[error(
+        "{series} series of the training files {} one of the test files, value for value, such as `{train}` and `{test}`: a test on what was trained on measures nothing\n  leave them out of training by split.given.equal = \"drop\" (--set split.given.equal=drop), or keep them by \"keep\" where the split is published as it is",
+        if *series == 1 { "equals" } else { "equal" }
+    )]
+    Equal {
+        /// Training series that equal a test series.
+        series: usize,
+        /// One of them.
+        train: String,
+        /// The one that it equals.
+        test: String,
+    },
     /// Forward labels without a closing price.
     #[error("forward labels need a channel with the role `close`")]
     NoClose,

@@ -12,9 +12,9 @@ use std::sync::Arc;
 pub(crate) use cut::all_windows;
 pub use cut::unseen;
 pub use error::SplitError;
-pub use rule::SplitRule;
+pub use rule::{EqualPolicy, SplitRule};
 
-use by_series::{parts_drawn, parts_given};
+use by_series::{LEFT_OUT, parts_drawn, parts_given};
 use by_time::{boundaries, part_by_time};
 use rule::{check_shares, shares, way_out};
 
@@ -47,8 +47,9 @@ pub struct Split {
 ///
 /// # Errors
 ///
-/// When a rule is out of range, when no window fits, or when training, validation or test would be
-/// empty although its share is not zero.
+/// When a rule is out of range, when no window fits, when training, validation or test would be
+/// empty although its share is not zero, or when a given test set has series that are trained on and the rule
+/// refuses that.
 pub fn split(
     set: &Arc<SeriesSet>,
     windows: &WindowRule,
@@ -65,7 +66,7 @@ pub fn split(
     let (parts_of_series, equal) = match *rule {
         SplitRule::Time { .. } => (Vec::new(), EqualSeries::default()),
         SplitRule::Series { validation, test, seed } => parts_drawn(set, validation, test, seed),
-        SplitRule::Given { validation, seed } => parts_given(set, validation, seed)?,
+        SplitRule::Given { validation, seed, equal } => parts_given(set, validation, seed, equal)?,
     };
     let mut parts = [Vec::new(), Vec::new(), Vec::new()];
     let mut left_out = 0;
@@ -77,6 +78,7 @@ pub fn split(
                 let gap = gap.unwrap_or(length + horizon);
                 part_by_time(&set.series()[series], window, boundaries, gap, horizon)
             }
+            _ if parts_of_series[series] == LEFT_OUT => continue,
             _ => Some(parts_of_series[series]),
         };
         match part {

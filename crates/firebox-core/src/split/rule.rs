@@ -4,6 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use super::SplitError;
 
+/// What is done about series of the training files that equal one of the test files, value for value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EqualPolicy {
+    /// They are refused: a test on what was trained on measures nothing.
+    #[default]
+    Error,
+    /// They are left out of training and validation.
+    Drop,
+    /// They are trained on, and told: for archives whose split is published as it is.
+    Keep,
+}
+
 /// How windows are divided into training, validation and test.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -43,6 +56,9 @@ pub enum SplitRule {
         /// Seed of the draw, by default 1337.
         #[serde(default = "seed")]
         seed: u64,
+        /// What is done about training series that equal a test series; by default they are refused.
+        #[serde(default)]
+        equal: EqualPolicy,
     },
 }
 
@@ -70,7 +86,7 @@ impl SplitRule {
         let (validation, test, seed) = (tenth(), fifth(), seed());
         match () {
             () if given => (
-                Self::Given { validation, seed },
+                Self::Given { validation, seed, equal: EqualPolicy::Error },
                 "`data.test` names a test set, so its series are the test part and validation is drawn from the others",
             ),
             () if !clock && series > 1 => (

@@ -9,14 +9,7 @@ use crate::Finding;
 
 /// The most similar of some names, if it is similar enough to be what was meant.
 pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let lower = name.to_lowercase();
-    let score = |other: &str| strsim::jaro_winkler(&lower, &other.to_lowercase());
-    names
-        .into_iter()
-        .map(|other| (score(other), other))
-        .filter(|(score, _)| *score > 0.75)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, other)| other.to_owned())
+    firebox_core::nearest(name, names).map(str::to_owned)
 }
 
 /// A name that may have been meant, if there is one.

@@ -192,7 +192,7 @@ fn times() {
 fn series_without_values_or_names() {
     assert_snapshot!(csv("time,x,y\n2024-01-02,1,\n2024-01-03,2,NaN\n", ""), @r#"the channel `y` has no finite value in a.csv: list the others in `data.columns.channels`, or set `data.checks.constant` to "drop" to leave such channels out"#);
     assert_snapshot!(csv("time,x\n2024-01-02,\n2024-01-03,\n", "checks = { constant = 'drop' }"), @"no channel has more than one value over all steps (`x`): there is nothing to learn from");
-    assert_snapshot!(csv("symbol,time,x\nA,2024-01-02,1\n,2024-01-03,2\n", ""), @"a.csv, row 2, column `symbol`: `` names no series: every row needs a name");
+    assert_snapshot!(csv("symbol,time,x\nA,2024-01-02,1\n,2024-01-03,2\n", ""), @"a.csv, row 2, column `symbol`: `` names no series: every row needs a name; write it there, or leave such rows out of the file");
     let lost = "symbol,time,x\nA,2024-01-02,1\nA,2024-01-03,2\nB,2024-01-02,\nB,2024-01-03,\n";
     assert_snapshot!(csv(lost, "checks = { not_finite = 'drop' }"), @"nothing is left of series `B` (2 rows) after its defects are dropped: its channel `x` has no value; remove the series");
     assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", ""), @r#"

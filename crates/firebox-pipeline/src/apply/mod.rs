@@ -66,12 +66,12 @@ impl ApplyRequest {
         Ok(output)
     }
 
-    /// The model, in the precision that is asked for.
-    fn build(&self, saved: &SavedModel, device: &ChosenDevice) -> Result<Model, PipelineError> {
+    /// The model, in the precision that is asked for. It takes the weights that were read.
+    fn build(&self, saved: &mut SavedModel, device: &ChosenDevice) -> Result<Model, PipelineError> {
         if let Some(precision) = self.precision {
             check_precision(precision, device)?;
         }
-        let model = saved.build(&device.device)?;
+        let model = saved.build_once(&device.device)?;
         Ok(match self.precision {
             Some(precision) => model.in_precision(precision),
             None => model,
@@ -133,9 +133,21 @@ fn window_rule(own: WindowRule, stride: Option<usize>) -> Result<WindowRule, Pip
 
 /// Refuses a name that says another format than Parquet, in which results are written.
 fn parquet_named(output: &Path) -> Result<(), PipelineError> {
-    const OTHERS: [&str; 12] = [
-        "csv", "tsv", "arrow", "feather", "ipc", "npy", "ts", "json", "jsonl", "txt", "html",
+    const OTHERS: [&str; 14] = [
+        "csv",
+        "tsv",
+        "arrow",
+        "feather",
+        "ipc",
+        "npy",
+        "ts",
+        "json",
+        "jsonl",
+        "txt",
+        "html",
         "xlsx",
+        "safetensors",
+        "onnx",
     ];
     let ending = output.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     if !OTHERS.contains(&ending.as_str()) {
@@ -147,8 +159,8 @@ fn parquet_named(output: &Path) -> Result<(), PipelineError> {
     )))
 }
 
-/// Where a result may be written: a new path, or with `force` a file, through its links; never one of
-/// `sources`.
+/// Where a result may be written: a new path, or with `force` a file that may be written, through its links; never one
+/// of `sources`.
 pub(crate) fn replaceable(
     output: &Path,
     force: bool,
@@ -157,15 +169,24 @@ pub(crate) fn replaceable(
     let refuse = |what: &str| {
         Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
     };
+    if output.as_os_str().is_empty() {
+        return Err(PipelineError::Setting("the name of the file to write is empty".to_owned()));
+    }
     let parent = output.parent().filter(|folder| !folder.as_os_str().is_empty());
     if let Some(parent) = parent
         && !parent.is_dir()
     {
         return refuse("there is no such folder\n  make it, or name another file");
     }
-    if output.symlink_metadata().is_err() {
-        return Ok(output.to_path_buf());
+    if output.is_dir() {
+        return refuse("it is there and no regular file, but a folder\n  name a file in it");
     }
+    if output.to_string_lossy().ends_with(std::path::is_separator) {
+        return refuse(
+            "it is the name of a folder\n  make it and name a file in it, or leave out what separates folders at its end",
+        );
+    }
+    let Ok(found) = output.symlink_metadata() else { return Ok(output.to_path_buf()) };
     let Ok(target) = output.canonicalize() else {
         return refuse("it is a link that leads nowhere\n  remove it, or name another file");
     };
@@ -178,5 +199,11 @@ pub(crate) fn replaceable(
     if !force {
         return refuse("it is there already\n  replace it with --force, or name another file");
     }
-    Ok(target)
+    if target.metadata().is_ok_and(|found| found.permissions().readonly()) {
+        return refuse(
+            "it is there and read-only, which --force does not change\n  make it writable, or name another file",
+        );
+    }
+    // What the user called it, but for links, which stay.
+    Ok(if found.is_symlink() { target } else { output.to_path_buf() })
 }

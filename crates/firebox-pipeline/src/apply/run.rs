@@ -1,6 +1,7 @@
 //! Reading, computing and writing side by side: three threads and what goes between them.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -44,16 +45,18 @@ pub fn apply(
     listener: &dyn Listener,
 ) -> Result<Option<Applied>, PipelineError> {
     check_environment()?;
-    let saved = read_model(&request.run)?;
+    let (saved, files) = read_model(&request.run)?;
     let matmul = matmul_of(&saved.card, device)?;
     multiplying(matmul, || match saved.card.texts {
-        Some(_) => texts::apply(saved, request, device, stop, listener),
-        None => apply_to_windows(saved, request, device, stop, listener),
+        Some(_) => texts::apply(saved, files, request, device, stop, listener),
+        None => apply_to_windows(saved, files, request, device, stop, listener),
     })
 }
 
+/// `own` are the files of the model.
 fn apply_to_windows(
-    saved: SavedModel,
+    mut saved: SavedModel,
+    own: Vec<PathBuf>,
     request: &ApplyRequest,
     device: &ChosenDevice,
     stop: &Arc<AtomicBool>,
@@ -62,8 +65,8 @@ fn apply_to_windows(
     let rule = window_rule(saved.card.window, request.stride)?;
     let heads = Heads::new(&saved.card, request)?;
     let new = NewData::new(&saved.card, &request.inputs, &request.settings)?;
-    let output = request.target(&new.files)?;
-    let model = request.build(&saved, device)?;
+    let output = request.target(&[own, new.files.clone()].concat())?;
+    let model = request.build(&mut saved, device)?;
     let started = Instant::now();
     let card = saved.card.clone();
     let table = TableWriter::create(&output)?;

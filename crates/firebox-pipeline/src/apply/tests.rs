@@ -409,6 +409,32 @@ fn nothing_is_overwritten_unless_it_is_asked_for() {
     assert!(message.contains("no such folder"), "{message}");
     std::fs::create_dir(project.at("folder")).unwrap();
     assert!(refused(&into("folder")).contains("no regular file"));
+    assert!(refused(&into("folder")).contains("name a file in it"));
+    let message = refused(&into("new/"));
+    assert!(message.contains("it is the name of a folder"), "{message}");
+    let message = refused(&ApplyRequest { output: PathBuf::new(), ..request.clone() });
+    assert!(message.contains("is empty"), "{message}");
+    // Not even with `force`: the model, and what is not to be written.
+    let force = |output: &str| ApplyRequest { force: true, ..into(output) };
+    for own in ["model/model.json", "model/model.safetensors"] {
+        let before = std::fs::read(project.at(own)).unwrap();
+        let message = run(&force(own)).unwrap_err().to_string();
+        assert!(message.contains("a file that is read"), "{message}");
+        assert!(std::fs::read(project.at(own)).unwrap() == before);
+    }
+    std::fs::write(project.at("kept.parquet"), "mine").unwrap();
+    let read_only = |value: bool| {
+        let mut now = std::fs::metadata(project.at("kept.parquet")).unwrap().permissions();
+        now.set_readonly(value);
+        std::fs::set_permissions(project.at("kept.parquet"), now).unwrap();
+    };
+    read_only(true);
+    let message = run(&force("kept.parquet")).unwrap_err().to_string();
+    assert!(message.contains("read-only") && message.contains("make it writable"), "{message}");
+    read_only(false);
+    let told = run(&force("kept.parquet")).unwrap().output;
+    assert_eq!(told, project.at("kept.parquet"), "as it was named");
+    std::fs::remove_file(told).unwrap();
     run(&request).unwrap();
     let first = std::fs::read(&request.output).unwrap();
     let message = run(&request).unwrap_err().to_string();

@@ -28,8 +28,10 @@ const TABLES: [&str; 10] =
     ["csv", "tsv", "parquet", "pq", "arrow", "feather", "ipc", "jsonl", "ndjson", "json"];
 
 /// Applies a model of texts to tables and writes a row for each text, in the order of the tables.
+/// `own` are the files of the model.
 pub(super) fn apply(
-    saved: SavedModel,
+    mut saved: SavedModel,
+    own: Vec<PathBuf>,
     request: &ApplyRequest,
     device: &ChosenDevice,
     stop: &Arc<AtomicBool>,
@@ -48,8 +50,8 @@ pub(super) fn apply(
     let tokenizer = Tokenizer::from_text(source)?;
     let files = files(&request.inputs)?;
     named_once(&files)?;
-    let output = request.target(&files)?;
-    let model = request.build(&saved, device)?;
+    let output = request.target(&[own, files.clone()].concat())?;
+    let model = request.build(&mut saved, device)?;
     let started = Instant::now();
     let mut table = TableWriter::create(&output)?;
     let work = Work { request, stop, listener, tokenizer, input, labels: &saved.card.classes };

@@ -435,7 +435,8 @@ mod tests {
         let mut labelled = one.clone();
         labelled.columns.label = Some("class".to_owned());
         assert!(said(&one, series(1), &labelled, series(1)).unwrap().is_some());
-        let given = SplitRule::Given { validation: 0.1, seed: 1 };
+        let given =
+            SplitRule::Given { validation: 0.1, seed: 1, equal: firebox_core::EqualPolicy::Error };
         let with_test = data(&[&b], Some(&a));
         assert_eq!(said(&with_test, given, &with_test, given), Ok(None));
         let refused = said(&both, time(0.2), &with_test, given).unwrap_err();

@@ -69,7 +69,8 @@ mod tests {
         let config =
             read(text, &[], &["split.given.validation=0.3", "split.given.seed=4", "labels=last"]);
         let config = config.unwrap();
-        let given = firebox_core::SplitRule::Given { validation: 0.3, seed: 4 };
+        let equal = firebox_core::EqualPolicy::Error;
+        let given = firebox_core::SplitRule::Given { validation: 0.3, seed: 4, equal };
         assert_eq!(config.split, Some(given));
         assert_eq!(config.labels, firebox_core::Labels::Last);
     }

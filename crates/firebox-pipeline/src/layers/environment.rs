@@ -1,7 +1,8 @@
 //! The layer of the environment: which variables are settings of a pipeline, and which were meant to be.
 
+use firebox_core::{nearest, nearest_by};
+
 use super::ConfigError;
-use super::explain::nearest;
 use super::setting::Setting;
 
 /// Separates tables and keys in a variable's name. With one underscore it could not be told from
@@ -88,28 +89,33 @@ fn refuse_small_letters(name: &str) -> Result<(), ConfigError> {
     })
 }
 
+fn after_prefix(name: &str) -> &str {
+    name.strip_prefix("FIREBOX_").unwrap_or(name)
+}
+
 /// A variable that begins like a setting and is none was meant to be one.
 fn refuse_unknown(name: &str, path: &str) -> Result<(), ConfigError> {
     let first = path.split('.').next().unwrap_or_default();
     if TOP.contains(&first) {
         return Ok(());
     }
-    let own = NO_SETTINGS.iter().copied().filter(|known| !known.ends_with('_'));
+    let others = NO_SETTINGS.iter().copied().filter(|known| !known.ends_with('_'));
     let variables: Vec<String> =
         TOP.iter().map(|top| format!("FIREBOX_{}", top.to_uppercase())).collect();
-    let known: Vec<&str> = variables.iter().map(String::as_str).chain(own).collect();
+    let known: Vec<&str> = variables.iter().map(String::as_str).chain(others).collect();
     // Most often, one underscore stands for two.
     let single =
         TOP.iter().find_map(|top| Some((*top, path.strip_prefix(top)?.strip_prefix('_')?)));
     let misspelt = || {
         let (table, key) = path.split_once('.')?;
-        Some((nearest(table, &TOP)?, key))
+        Some((nearest(table, TOP)?, key))
     };
     let meant = match single.or_else(misspelt) {
         Some((table, key)) => {
             Some(format!("FIREBOX_{table}{NESTING}{}", key.replace('.', NESTING)).to_uppercase())
         }
-        None => nearest(name, &known).map(str::to_owned),
+        // All begin alike, which says nothing.
+        None => nearest_by(after_prefix(name), known, after_prefix).map(str::to_owned),
     };
     let hint = meant.map_or(String::new(), |meant| format!("\n  did you mean {meant}?"));
     Err(ConfigError::Layer {

@@ -7,6 +7,7 @@ use std::path::Path;
 use figment::Figment;
 use figment::providers::Serialized;
 use figment::value::{Dict, Value};
+use firebox_core::nearest;
 use toml::de::{DeTable, DeValue};
 
 use super::ConfigError;
@@ -216,7 +217,7 @@ fn explain(message: &str) -> (String, String) {
 }
 
 fn unknown(kind: &str, name: &str, allowed: &[&str]) -> (String, String) {
-    let nearest = nearest(name, allowed);
+    let nearest = nearest(name, allowed.iter().copied());
     let suggestion = nearest.map_or(String::new(), |name| format!("\n  did you mean `{name}`?"));
     (format!("unknown {kind} `{name}`"), suggestion + &allowed_here(allowed))
 }
@@ -262,12 +263,6 @@ fn plain(message: &str) -> String {
             None => text,
         }
     })
-}
-
-/// The allowed name that is most like the one found, if any is like it.
-pub(super) fn nearest<'a>(found: &str, allowed: &[&'a str]) -> Option<&'a str> {
-    let score = |name: &&&str| (strsim::jaro_winkler(found, name) * 1e6) as u64;
-    allowed.iter().max_by_key(score).filter(|name| score(name) > 750_000).copied()
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The iterations: embed, cluster, train on the clusters, until they settle.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, HeldOutWindows, Key, Stream, TrainWindows, count};
-use firebox_eval::{KMeans, KMeansConfig, embed, moved};
+use firebox_eval::{EvalError, KMeans, KMeansConfig, embed, moved};
 use firebox_loader::{NormalisedWindows, Relabelled, Source, TrainSource};
 use firebox_models::{CnnBiLstm, read_parameters, write_parameters};
 use firebox_train::{Data, Outcome};
@@ -13,6 +14,7 @@ use super::objective::Clusters;
 use crate::chain::Work;
 use crate::config::RunConfig;
 use crate::error::PipelineError;
+use crate::measure::Stoppable;
 use crate::online::{slots, source};
 use crate::page::setting_keys;
 use crate::stages::{Run, Windows, training};
@@ -117,7 +119,14 @@ impl Run<'_> {
             let mut model = self.initial(settings, self.config.run.seed, channels)?;
             let (mut rounds, mut before) = (Vec::<Round>::new(), None::<Vec<u32>>);
             let (mut settled, mut reused, mut key) = (false, true, self.keys.training);
-            let mut clustered = self.cluster(settings, &model, parts)?;
+            let stopped = |rounds: &[Round]| {
+                let steps: u64 = rounds.iter().map(|round| round.steps).sum();
+                Ok((Err(steps), false, "interrupted".to_owned()))
+            };
+            let mut clustered = match self.cluster(settings, &model, parts) {
+                Err(PipelineError::Interrupted) => return stopped(&rounds),
+                clustered => clustered?,
+            };
             for number in 1..=settings.iterations {
                 key = Key::builder("iteration", 1)
                     .upstream("before", key)
@@ -149,11 +158,13 @@ impl Run<'_> {
                     self.train_on(work, settings, parts, &sub, model, &assigned, round)?;
                 rounds.push(round);
                 if outcome == Outcome::Interrupted {
-                    let steps = rounds.iter().map(|round| round.steps).sum();
-                    return Ok((Err(steps), false, "interrupted".to_owned()));
+                    return stopped(&rounds);
                 }
                 model = next;
-                clustered = self.cluster(settings, &model, parts)?;
+                clustered = match self.cluster(settings, &model, parts) {
+                    Err(PipelineError::Interrupted) => return stopped(&rounds),
+                    clustered => clustered?,
+                };
                 self.listener.on(&Event::Progress {
                     stage: "train".to_owned(),
                     done: number as u64,
@@ -193,7 +204,8 @@ impl Run<'_> {
         Ok(model.in_precision(self.config.run.precision))
     }
 
-    /// Embeds and clusters the training windows, and assigns the test windows.
+    /// Embeds and clusters the training windows, and assigns the test windows: [`PipelineError::Interrupted`] if the run
+    /// is asked to stop meanwhile.
     pub(super) fn cluster(
         &self,
         settings: &PseudolabelConfig,
@@ -201,9 +213,18 @@ impl Run<'_> {
         parts: &ClusterParts,
     ) -> Result<Clustered, PipelineError> {
         let (batch, device) = (self.config.evaluate.batch_size, &self.device.device);
-        let [train, test]: [Arc<dyn Source>; 2] = [parts.train.clone(), parts.test.clone()];
-        let train = embed(model, &train, 0, batch, device)?;
-        let test = embed(model, &test, 0, batch, device)?;
+        let (train, test) = (&parts.train, &parts.test);
+        let normalised = || train.normaliser().clone();
+        let train = NormalisedWindows::new(train.windows().clone(), normalised());
+        let test = NormalisedWindows::new(test.windows().clone(), normalised());
+        let stop = || Arc::clone(self.stop);
+        let train: Arc<dyn Source> = Arc::new(Stoppable { source: train, stop: stop() });
+        let test: Arc<dyn Source> = Arc::new(Stoppable { source: test, stop: stop() });
+        let embedded = |source| match embed(model, source, 0, batch, device) {
+            Err(_) if self.stop.load(Ordering::Relaxed) => Err(PipelineError::Interrupted),
+            embedded => embedded.map_err(PipelineError::from),
+        };
+        let (train, test) = (embedded(&train)?, embedded(&test)?);
         self.cluster_rows(settings, &train.rows, &test.rows, train.width, |_| ())
     }
 
@@ -222,7 +243,10 @@ impl Run<'_> {
             seed: self.config.run.seed,
             ..KMeansConfig::default()
         };
-        let found = config.fit_watched(train, width, watch)?;
+        let found = match config.fit_watched(train, width, self.stop, watch) {
+            Err(EvalError::Stopped) => return Err(PipelineError::Interrupted),
+            found => found?,
+        };
         Ok(Clustered { test: found.assign(test, width), found })
     }
 

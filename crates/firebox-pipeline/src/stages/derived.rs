@@ -1,7 +1,7 @@
 //! Settings that were not written but follow from others, from the device or from the data, each with
 //! its reason.
 
-use firebox_core::{Precision, SplitRule, StepLabels};
+use firebox_core::{EqualPolicy, Precision, SplitRule, StepLabels};
 use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_train::{LossScale, TrainConfig};
@@ -68,8 +68,13 @@ pub(crate) fn written(rule: &SplitRule) -> String {
         SplitRule::Series { validation, test, seed } => {
             format!("series (validation {validation}, test {test}, seed {seed})")
         }
-        SplitRule::Given { validation, seed } => {
-            format!("given (validation {validation}, seed {seed})")
+        SplitRule::Given { validation, seed, equal } => {
+            let equal = match equal {
+                EqualPolicy::Error => "",
+                EqualPolicy::Drop => ", equal series left out",
+                EqualPolicy::Keep => ", equal series kept",
+            };
+            format!("given (validation {validation}, seed {seed}{equal})")
         }
     }
 }

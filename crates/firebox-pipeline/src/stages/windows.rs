@@ -129,12 +129,16 @@ impl Run<'_> {
         horizon: usize,
     ) {
         const NAMED: usize = 5;
-        let parts = splits.into_iter().flat_map(|split| -> [&firebox_core::Windows; 3] {
+        let splits: Vec<&Split> = splits.into_iter().collect();
+        let parts = splits.iter().flat_map(|split| -> [&firebox_core::Windows; 3] {
             [&split.train, &split.validation, &split.test]
         });
         let mut parts = parts.peekable();
         let Some(series) = parts.peek().map(|part| part.set().series()) else { return };
         let mut used = vec![false; series.len()];
+        // Those that are left out on purpose are told by themselves.
+        let left_out = splits.iter().flat_map(|split| &split.equal.left_out);
+        left_out.for_each(|index| used[*index] = true);
         for window in parts.flat_map(|part| part.windows()) {
             used[window.series as usize] = true;
         }

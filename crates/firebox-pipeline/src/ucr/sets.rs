@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebox_core::{
-    EqualSeries, Event, HeldOutWindows, Key, Labels, Listener, Normalisation, Normaliser,
-    SplitError, SplitRule, TrainWindows, WindowRule, Windows, split,
+    EqualPolicy, EqualSeries, Event, HeldOutWindows, Key, Labels, Listener, Normalisation,
+    Normaliser, SplitError, SplitRule, TrainWindows, WindowRule, Windows, split,
 };
 use firebox_data::{Checks, DataConfig};
 use firebox_eval::ArchiveDefect;
@@ -110,7 +110,9 @@ pub(super) fn read(
     };
     let ingested = firebox_data::ingest(&config, cache, &named)?;
     let rule = WindowRule { length: settings.longest, stride: 1, whole: true };
-    let given = SplitRule::Given { validation: 0.0, seed: 0 };
+    // The protocol is what was published: what both files have is told, and stays.
+    let equal = EqualPolicy::Keep;
+    let given = SplitRule::Given { validation: 0.0, seed: 0, equal };
     let parts = split(&ingested.set, &rule, &given, &Labels::Last).map_err(in_pieces)?;
     check(pair, &parts.train, &parts.test)?;
     let mut defects = found(&ingested.checks);

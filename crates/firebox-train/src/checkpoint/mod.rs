@@ -178,6 +178,57 @@ pub struct Checkpoint {
     manifest: Manifest,
 }
 
+/// A checkpoint of which all files were read and are as the manifest promises. They wait here for who takes them, so
+/// that none is read twice.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) checkpoint: Checkpoint,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Whole {
+    /// Reads all files of a checkpoint.
+    pub(crate) fn read(checkpoint: Checkpoint) -> Result<Self, CheckpointError> {
+        let names = checkpoint.manifest.files.keys();
+        let files = names.map(|name| Ok((name.clone(), checkpoint.read(name)?)));
+        let files = files.collect::<Result<_, CheckpointError>>()?;
+        Ok(Self { checkpoint, files })
+    }
+
+    /// What the run remembered beside weights and moments.
+    ///
+    /// # Errors
+    /// If the file says something else.
+    pub(crate) fn state(&self) -> Result<State, CheckpointError> {
+        match self.files.get(STATE) {
+            Some(text) => self.checkpoint.parse_state(text),
+            None => self.checkpoint.state(),
+        }
+    }
+
+    /// Puts weights, moments and the average into a model, its optimizer and its average.
+    ///
+    /// # Errors
+    /// If they are others than these have, or the state says something else.
+    pub(crate) fn restore<M: Module>(
+        mut self,
+        model: &mut M,
+        optimizer: &mut OptimizerState,
+        average: &mut Average,
+    ) -> Result<(), CheckpointError> {
+        average.count = self.state()?.averaged;
+        let mut take = |name: &str| match self.files.remove(name) {
+            Some(bytes) => Ok(bytes),
+            None => self.checkpoint.read(name),
+        };
+        let (weights, moments) = (take(WEIGHTS)?, take(OPTIMIZER)?);
+        let averaged = self.checkpoint.has_average().then(|| take(AVERAGE)).transpose()?;
+        Snapshot::load(&weights, &moments, averaged.as_deref(), model, optimizer, average).map_err(
+            |source| CheckpointError::Weights { path: self.checkpoint.path.clone(), source },
+        )
+    }
+}
+
 impl Checkpoint {
     /// Opens the checkpoint in this folder.
     ///
@@ -231,8 +282,11 @@ impl Checkpoint {
     /// # Errors
     /// If the file is damaged.
     pub fn state(&self) -> Result<State, CheckpointError> {
-        let text = self.read(STATE)?;
-        serde_json::from_slice(&text).map_err(|error| CheckpointError::Damaged {
+        self.parse_state(&self.read(STATE)?)
+    }
+
+    fn parse_state(&self, text: &[u8]) -> Result<State, CheckpointError> {
+        serde_json::from_slice(text).map_err(|error| CheckpointError::Damaged {
             path: self.path.join(STATE),
             what: error.to_string(),
         })
@@ -268,20 +322,6 @@ impl Checkpoint {
     /// If the file is damaged.
     pub fn parameters(&self) -> Result<Vec<Parameter>, CheckpointError> {
         snapshot::parse_weights(&self.read(WEIGHTS)?)
-            .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
-    }
-
-    /// Puts weights, moments and the average into a model, its optimizer and its average.
-    pub(crate) fn restore<M: Module>(
-        &self,
-        model: &mut M,
-        optimizer: &mut OptimizerState,
-        average: &mut Average,
-    ) -> Result<(), CheckpointError> {
-        let (weights, moments) = (self.read(WEIGHTS)?, self.read(OPTIMIZER)?);
-        let averaged = self.has_average().then(|| self.read(AVERAGE)).transpose()?;
-        average.count = self.state()?.averaged;
-        Snapshot::load(&weights, &moments, averaged.as_deref(), model, optimizer, average)
             .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
     }
 }
@@ -350,15 +390,11 @@ pub fn checkpoints(folder: &Path) -> Result<Vec<Checkpoint>, CheckpointError> {
 pub(crate) fn newest_whole(
     folder: &Path,
     listener: &dyn Listener,
-) -> Result<Option<Checkpoint>, CheckpointError> {
+) -> Result<Option<Whole>, CheckpointError> {
     let folders = folders(folder)?;
     for (_, path) in &folders {
-        let checked = Checkpoint::open(path).and_then(|checkpoint| {
-            checkpoint.verify()?;
-            Ok(checkpoint)
-        });
-        let error = match checked {
-            Ok(checkpoint) => return Ok(Some(checkpoint)),
+        let error = match Checkpoint::open(path).and_then(Whole::read) {
+            Ok(whole) => return Ok(Some(whole)),
             Err(error) => error,
         };
         let aside = path.with_extension("damaged");
@@ -526,4 +562,36 @@ fn sha256(bytes: &[u8]) -> String {
 
 fn hexadecimal(digest: Sha256) -> String {
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+    use firebox_core::Silent;
+    use firebox_models::read_parameters;
+
+    use super::*;
+    use crate::scaler::Scaler;
+    use crate::{LossScale, TrainConfig};
+
+    #[test]
+    fn the_newest_checkpoint_is_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let linear = || -> Linear { LinearConfig::new(3, 2).init(&Device::default()) };
+        let (model, config) = (linear(), TrainConfig::default());
+        let optimizer = || OptimizerState::new(&model, &config).unwrap();
+        let snapshot = Snapshot::take(&model, &optimizer(), &Average::default()).unwrap();
+        let key = Key::builder("test", 1).finish();
+        let state = State::start(key, 1, Scaler::new(&LossScale::Off));
+        write(folder.path(), &snapshot, &state, Kind::Step, None).unwrap();
+        let whole = newest_whole(folder.path(), &Silent).unwrap().unwrap();
+        // Whatever becomes of the files.
+        fs::remove_dir_all(whole.checkpoint.path()).unwrap();
+        assert_eq!(whole.state().unwrap().step, 0);
+        let mut restored = linear();
+        assert_ne!(read_parameters(&restored), read_parameters(&model));
+        whole.restore(&mut restored, &mut optimizer(), &mut Average::default()).unwrap();
+        assert_eq!(read_parameters(&restored), read_parameters(&model));
+    }
 }

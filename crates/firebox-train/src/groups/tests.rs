@@ -179,10 +179,21 @@ fn a_name_that_is_like_one_of_the_model_is_told_in_its_form() {
         ("*.bais", Some("*.bias")),
         ("haed.*", Some("head.*")),
         ("zzz", None),
+        // Neither the opposite, nor a name of another model.
+        ("encodr.*", Some("encoder.*")),
+        ("decoder.*", None),
+        ("decodr.*", None),
+        ("head.encoder.*", Some("head.*")),
     ] {
         let all = [encoder(), recurrent()].concat();
         assert_eq!(nearest(pattern, &all).as_deref(), expected, "{pattern}");
     }
+    let autoencoder = ["lstm.weight", "decoder.weight", "head.decoder.bias"];
+    let autoencoder = autoencoder.map(|name| layout(name, 2));
+    for pattern in ["encodr.*", "encoder.*", "encoder.weight", "*.encoder.bias"] {
+        assert_eq!(nearest(pattern, &autoencoder), None, "{pattern}");
+    }
+    assert_eq!(nearest("head.encodr.*", &autoencoder).as_deref(), Some("head.*"));
     let config = read(r#"{"groups": [{"parameters": ["haed.*"]}]}"#);
     let said = resolve(&config, &encoder()).unwrap_err().to_string();
     assert!(said.contains("is called so (did you mean `head.*`?); there are"), "{said}");
@@ -267,4 +278,17 @@ fn groups_that_cannot_be_say_what_is_there() {
         r#"{"layer_decay": {"factor": 0.5, "layers": ["block.{}.*"]}}"#,
         "`train.layer_decay.layers` names `block.{}.*`",
     );
+}
+
+#[test]
+fn all_names_are_told_however_many_layers_there_are() {
+    let mut layouts = encoder();
+    layouts.extend((0..40).map(|layer| layout(&format!("lstm.weight_ih_l{layer}_reverse"), 2)));
+    let told = "`embedding.weight`, `encoder.layers.*.linear.weight`, `encoder.layers.*.norm.bias`, `head.weight`, `lstm.weight_ih_l*_reverse`, where `*` stands for the numbers";
+    assert_eq!(known(&layouts), told);
+    // Each may be written as it is told.
+    for pattern in told.split('`').skip(1).step_by(2).filter(|text| *text != "*") {
+        assert!(layouts.iter().any(|layout| matches(pattern, &layout.name)), "{pattern}");
+    }
+    assert_eq!(known(&[layout("bias", 1)]), "`bias`");
 }
