@@ -17,7 +17,11 @@ fn samples(path: &Path, classes: &str, counts: &[(&str, usize)]) {
         "@problemName t\n@timeStamps false\n@univariate true\n@equalLength true\n@seriesLength 24\n@classLabel true {classes}\n@data\n"
     );
     // No sample of a test file is one of a training file.
-    let mut number = if path.ends_with("A_TEST.ts") { 1000 } else { 0 };
+    let mut number = match path.file_name().and_then(|name| name.to_str()) {
+        Some("A_TEST.ts") => 1000,
+        Some("B.ts") => 2000,
+        _ => 0,
+    };
     for (class, count) in counts {
         for _ in 0..*count {
             number += 1;
