@@ -125,8 +125,10 @@ fn what_is_there_stays_and_what_does_not_fit_is_refused() {
     refused(
         folder,
         &["export", &run, "--format", "torch", "--output", &own, "--force"],
-        "a folder of something else",
+        "the model is read from it",
     );
+    let itself = ["export", "model", "--format", "torch", "--output", "model", "--force"];
+    refused(folder, &itself, "the model is read from it");
     std::fs::write(folder.join("model/notes.txt"), "mine").unwrap();
     refused(folder, &[&export[..], &["--force"]].concat(), "it holds notes.txt, too");
     std::fs::remove_file(folder.join("model/notes.txt")).unwrap();

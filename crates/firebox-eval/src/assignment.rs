@@ -3,58 +3,63 @@
 /// The column of each row, such that no two rows have one and the sum of their `gains` is the largest that there is.
 /// Rows that are more than the columns are left without one.
 ///
-/// By shortest augmenting paths with potentials, in `rows² · columns` steps (Kuhn, 1955; in the form of Jonker and
-/// Volgenant, 1987). Of several best assignments it always finds the same one.
+/// By shortest augmenting paths with potentials (Kuhn, 1955; in the form of Jonker and Volgenant, 1987): at most about
+/// `rows² · columns` steps, and far fewer where most rows have a column of their own that they gain most from. Of several
+/// best assignments it always finds the same one.
 ///
 /// # Shapes
 ///
 /// - `gains`: `[row][column]`, all rows of one length.
 pub(crate) fn assign(gains: &[Vec<u64>]) -> Vec<Option<usize>> {
     let (rows, columns) = (gains.len(), gains.first().map_or(0, Vec::len));
-    // One column of no gain for each row, so that each can be given one.
-    let all = columns + rows;
-    let cost = |row: usize, column: usize| -> i128 {
-        -i128::from(gains[row].get(column).copied().unwrap_or(0))
+    // Columns of no gain where there are fewer than rows, so that each row can be given one.
+    let all = columns.max(rows);
+    // Of numbers of rows in memory, which are far below the largest.
+    let cost = |row: usize, column: usize| -> i64 {
+        -gains[row].get(column).map_or(0, |gain| i64::try_from(*gain).unwrap_or(i64::MAX / 4))
     };
-    let mut row_potential = vec![0i128; rows];
-    let mut column_potential = vec![0i128; all];
+    let mut row_potential = vec![0i64; rows];
+    let mut column_potential = vec![0i64; all];
     let mut row_of: Vec<Option<usize>> = vec![None; all];
     for new in 0..rows {
-        let mut least = vec![i128::MAX; all];
+        let mut least = vec![i64::MAX; all];
         // The column that a path comes from; none at its beginning.
         let mut before: Vec<Option<usize>> = vec![None; all];
-        let mut done = vec![false; all];
-        let (mut row, mut from) = (new, None);
+        let mut open: Vec<usize> = (0..all).collect();
+        // Taken columns that are reached, with how far away each is.
+        let mut done: Vec<(usize, i64)> = vec![];
+        let (mut row, mut from, mut way) = (new, None, 0);
         let free = loop {
             let mut next: Option<usize> = None;
-            for column in (0..all).filter(|column| !done[*column]) {
-                let reduced = cost(row, column) - row_potential[row] - column_potential[column];
+            for (place, &column) in open.iter().enumerate() {
+                let reduced =
+                    way + cost(row, column) - row_potential[row] - column_potential[column];
                 if reduced < least[column] {
                     (least[column], before[column]) = (reduced, from);
                 }
-                if next.is_none_or(|next| least[column] < least[next]) {
-                    next = Some(column);
+                if next.is_none_or(|next: usize| least[column] < least[open[next]]) {
+                    next = Some(place);
                 }
             }
-            // There are more columns than rows, so one is left.
+            // There are as many columns as rows, so one is left.
             let Some(next) = next else { return vec![None; rows] };
-            let step = least[next];
-            row_potential[new] += step;
-            for column in 0..all {
-                match (done[column], row_of[column]) {
-                    (true, Some(row)) => {
-                        row_potential[row] += step;
-                        column_potential[column] -= step;
-                    }
-                    _ => least[column] = least[column].saturating_sub(step),
+            let column = open.remove(next);
+            way = least[column];
+            match row_of[column] {
+                None => break column,
+                Some(taken) => {
+                    done.push((column, way));
+                    (row, from) = (taken, Some(column));
                 }
-            }
-            done[next] = true;
-            match row_of[next] {
-                None => break next,
-                Some(taken) => (row, from) = (taken, Some(next)),
             }
         };
+        row_potential[new] += way;
+        for (column, far) in done {
+            column_potential[column] -= way - far;
+            if let Some(row) = row_of[column] {
+                row_potential[row] += way - far;
+            }
+        }
         // Each row on the path takes the next column; the new one the first.
         let mut column = free;
         while let Some(earlier) = before[column] {
@@ -137,11 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn many_clusters_take_no_time() {
-        let gains: Vec<Vec<u64>> = (0..200)
-            .map(|row| (0..200).map(|column| (row * column * 7919) % 1009).collect())
+    fn many_clusters_that_are_named_anew_get_their_names_back() {
+        // Each row has most in common with a column of its own, and a little with all others.
+        let own = |row: usize| (row * 7 + 3) % 500;
+        let gains: Vec<Vec<u64>> = (0..500)
+            .map(|row| {
+                let gain = |column| if own(row) == column { 50 } else { (row * column) as u64 % 5 };
+                (0..500).map(gain).collect()
+            })
             .collect();
-        let found = assign(&gains);
-        assert!(found.iter().all(Option::is_some));
+        let expected: Vec<_> = (0..500).map(|row| Some(own(row))).collect();
+        assert_eq!(assign(&gains), expected);
     }
 }

@@ -64,7 +64,7 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
     let named = || PathBuf::from(format!("{}{extension}", model.card.run));
     let output = request.output.clone().unwrap_or_else(named);
     match request.format {
-        ExportFormat::Torch => torch(&model, &output, request.force),
+        ExportFormat::Torch => torch(&model, &own, &output, request.force),
         ExportFormat::Safetensors => {
             let shown = output.display();
             let usage = format!(
@@ -230,8 +230,13 @@ const MODULE: &str = "firebox_models.py";
 const README: &str = "README.md";
 
 /// A folder that Python can load, which is there whole or not at all.
-fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, PipelineError> {
-    let target = replaceable_folder(output, force)?;
+fn torch(
+    model: &SavedModel,
+    own: &[PathBuf],
+    output: &Path,
+    force: bool,
+) -> Result<Exported, PipelineError> {
+    let target = replaceable_folder(output, force, own)?;
     let parent = target.parent().filter(|folder| !folder.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new("."));
     let temporary = || tempfile::Builder::new().prefix(".export-").tempdir_in(parent);
@@ -250,7 +255,10 @@ fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, Pip
         let aside = before.path().join("before");
         std::fs::rename(&target, &aside).map_err(at(&target))?;
         if let Err(error) = std::fs::rename(made.path(), &target) {
-            std::fs::rename(&aside, &target).map_err(at(&target))?;
+            if std::fs::rename(&aside, &target).is_err() {
+                // What cannot go back to its place is not lost.
+                return Err(at(&before.keep().join("before"))(error));
+            }
             return Err(at(&target)(error));
         }
     } else {
@@ -267,8 +275,12 @@ fn torch(model: &SavedModel, output: &Path, force: bool) -> Result<Exported, Pip
 }
 
 /// Where a folder may be written: a new path, or with `force` one that holds nothing but an earlier export, through its
-/// links.
-fn replaceable_folder(output: &Path, force: bool) -> Result<PathBuf, PipelineError> {
+/// links; never the folder of one of `sources`.
+fn replaceable_folder(
+    output: &Path,
+    force: bool,
+    sources: &[PathBuf],
+) -> Result<PathBuf, PipelineError> {
     let refuse = |what: &str| {
         Err(PipelineError::Setting(format!("{} is not written: {what}", output.display())))
     };
@@ -276,9 +288,16 @@ fn replaceable_folder(output: &Path, force: bool) -> Result<PathBuf, PipelineErr
     if output.as_os_str().is_empty() || parent.is_some_and(|parent| !parent.is_dir()) {
         return refuse("there is no folder to put it in\n  make it, or name another place");
     }
-    let Ok(found) = output.symlink_metadata() else { return Ok(output.to_path_buf()) };
+    // A slash at its end would look through a link.
+    let named: PathBuf = output.components().collect();
+    let Ok(found) = named.symlink_metadata() else { return Ok(named) };
     if !output.is_dir() {
         return refuse("it is there and no folder\n  name another place");
+    }
+    let real = output.canonicalize().map_err(at(output))?;
+    let is_real = |folder: &Path| folder.canonicalize().is_ok_and(|folder| folder == real);
+    if sources.iter().filter_map(|source| source.parent()).any(is_real) {
+        return refuse("the model is read from it\n  name another place");
     }
     if !force {
         return refuse("it is there already\n  replace it with --force, or name another place");
@@ -303,11 +322,7 @@ fn replaceable_folder(output: &Path, force: bool) -> Result<PathBuf, PipelineErr
         );
     }
     // What the user called it, but for links and such names as `.`, which say nothing of what is above.
-    Ok(if found.is_symlink() || output.file_name().is_none() {
-        output.canonicalize().map_err(at(output))?
-    } else {
-        output.to_path_buf()
-    })
+    Ok(if found.is_symlink() || named.file_name().is_none() { real } else { named })
 }
 
 /// Temporary folders are for their owner alone; an exported one is as any other.
@@ -335,5 +350,37 @@ mod tests {
             "{encoder}"
         );
         assert!(other.contains("logits = model(*firebox_models.batch(windows))"), "{other}");
+    }
+
+    #[test]
+    fn a_folder_is_replaced_if_it_is_an_export_and_the_model_is_not_read_from_it() {
+        let project = tempfile::tempdir().unwrap();
+        let model = project.path().join("model");
+        std::fs::create_dir(&model).unwrap();
+        for name in [CARD, WEIGHTS, MODULE, README] {
+            std::fs::write(model.join(name), "one").unwrap();
+        }
+        let may = |output: &Path, sources: &[PathBuf]| {
+            replaceable_folder(output, true, sources).map_err(|error| error.to_string())
+        };
+        assert_eq!(may(&model, &[]), Ok(model.clone()));
+        assert_eq!(may(&model, &[project.path().join(CARD)]), Ok(model.clone()));
+        // By whichever name.
+        for output in [model.clone(), model.join("."), project.path().join("model/../model")] {
+            let refused = may(&output, &[model.join(CARD)]).unwrap_err();
+            assert!(refused.contains("the model is read from it"), "{refused}");
+        }
+        #[cfg(unix)]
+        {
+            let link = project.path().join("link");
+            std::os::unix::fs::symlink(&model, &link).unwrap();
+            // The folder is renamed, which no link with a slash at its end can be.
+            let real = model.canonicalize().unwrap();
+            for output in [link.clone(), link.join("")] {
+                assert_eq!(may(&output, &[]).map(PathBuf::into_os_string), Ok(real.clone().into()));
+            }
+        }
+        std::fs::write(model.join("notes.txt"), "mine").unwrap();
+        assert!(may(&model, &[]).unwrap_err().contains("it holds notes.txt, too"));
     }
 }

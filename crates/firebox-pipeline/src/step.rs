@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use firebox_data::TextColumns;
 use firebox_models::ClassifierConfig;
+use firebox_text::{EncoderSource, TextLossConfig};
 use firebox_train::{
     AdamWConfig, AverageConfig, ClassLoss, Mix, Optimizer, SgdConfig, TrainConfig,
 };
@@ -102,9 +103,14 @@ fn of_texts(text: &TextConfig) -> TextConfig {
         columns,
         longest: text.longest,
         tokenizer,
-        encoder: text.encoder.clone(),
+        // Its dropout is that of its folder where steps are measured.
+        encoder: EncoderSource { folder: text.encoder.folder.clone(), dropout: None },
         heads: dropping_alike(&text.heads),
-        loss: text.loss,
+        loss: TextLossConfig {
+            criteria: some(text.loss.criteria, usual.loss.criteria),
+            span: some(text.loss.span, usual.loss.span),
+            ..usual.loss
+        },
         ..usual
     }
 }
@@ -259,6 +265,7 @@ mod tests {
                 4,
                 "iterations = 3\nsettled = 0.5\nnoise = 0.1\nmodel = { classifier_dropout = 0.45 }",
             ),
+            (5, "loss = { criteria = 2.0, span = 0.5, balance = true }"),
             (5, "split = { test = 0.4 }\ncolumns = { text = 'words' }\nheads = { dropout = 0.2 }"),
         ] {
             let kind = TABLES[table];
@@ -266,6 +273,9 @@ mod tests {
         }
         let elsewhere = TABLES[1].replace("'weights'", "'other'");
         assert_eq!(text(&elsewhere), text(TABLES[1]), "weights are as fast wherever they lie");
+        let given = format!("{}encoder = {{ folder = 'given' }}\n", TABLES[5]);
+        let other = given.replace("'given'", "'given', dropout = 0.3");
+        assert_eq!(text(&other), text(&given), "its folder says its dropout");
         let named = TABLES[2].replace("'close'", "'high'");
         assert_eq!(text(&named), text(TABLES[2]));
         let table = "[model.bilstm-mae]\ndropout =";
@@ -304,6 +314,7 @@ mod tests {
             (3, "lstm = { settings = { hidden = 8 } }"),
             (4, "clusters = 9"),
             (4, "noise = 0.0"),
+            (5, "loss = { span = 0.0 }"),
             (5, "longest = 64"),
             (5, "tokenizer = { vocabulary = 99 }"),
             (5, "columns = { span = ['begin', 'end'] }"),

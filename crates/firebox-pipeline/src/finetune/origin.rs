@@ -11,7 +11,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Channel, Event, Key, Normalisation, Normaliser, Silent, SplitRule, count};
+use firebox_core::{
+    Channel, EqualPolicy, Event, Key, Normalisation, Normaliser, Silent, SplitRule, count,
+};
 use firebox_data::{DataConfig, DataError, Paths, content_hash_until, fingerprint_until};
 use firebox_export::{CARD, ModelCard};
 use firebox_remote::is_remote;
@@ -123,6 +125,9 @@ impl Origin {
             });
             let ours = without_urls(&run.config.data, run.config, run.stop)?;
             let fetched = fetched(&theirs.data, run.config, run.stop)?;
+            if self.data_key == Some(run.keys.series) {
+                self.equal_series(rule, &windows.parts.equal.left_out)?;
+            }
             let theirs = Divided { data: fetched.as_deref().unwrap_or(&theirs.data), rule };
             let ours = Divided { data: &ours, rule: windows.rule };
             let said = self.test_part(theirs, ours, run.keys.series, run.stop)?;
@@ -168,6 +173,21 @@ impl Origin {
         }
         Ok(Some(format!(
             "the encoder of {path} saw other channels ({of_them}) than this pipeline has ({of_us}): what it learnt of them may mean nothing here"
+        )))
+    }
+
+    /// Refuses an encoder of the same data that saw the training series which are `left_out` here, because they equal test
+    /// series: no pipeline that refuses them has trained it.
+    fn equal_series(&self, theirs: SplitRule, left_out: &[usize]) -> Result<(), PipelineError> {
+        let left_out_there = matches!(theirs, SplitRule::Given { equal: EqualPolicy::Drop, .. });
+        if left_out.is_empty() || left_out_there {
+            return Ok(());
+        }
+        Err(PipelineError::Setting(format!(
+            "the encoder of {} was trained on what this pipeline tests on: it saw {} training series that equal test series and are left out here (`split.given.equal`)\n  \
+             pre-train it with split.given.equal = \"drop\", too, or leave `finetune.encoder` out",
+            self.path.display(),
+            left_out.len()
         )))
     }
 
@@ -435,12 +455,29 @@ mod tests {
         let mut labelled = one.clone();
         labelled.columns.label = Some("class".to_owned());
         assert!(said(&one, series(1), &labelled, series(1)).unwrap().is_some());
-        let given =
-            SplitRule::Given { validation: 0.1, seed: 1, equal: firebox_core::EqualPolicy::Error };
+        let given = SplitRule::Given { validation: 0.1, seed: 1, equal: EqualPolicy::Error };
         let with_test = data(&[&b], Some(&a));
         assert_eq!(said(&with_test, given, &with_test, given), Ok(None));
         let refused = said(&both, time(0.2), &with_test, given).unwrap_err();
         assert!(refused.contains("a.csv is among the files of its `data.path`"), "{refused}");
+    }
+
+    #[test]
+    fn an_encoder_that_saw_what_is_left_out_here_is_not_measured_by_it() {
+        let said = |equal, left_out: &[usize]| {
+            let rule = SplitRule::Given { validation: 0.1, seed: 1, equal };
+            origin().equal_series(rule, left_out).map_err(|error| error.to_string())
+        };
+        // Until series that both sides have were refused, they were trained on.
+        for equal in [EqualPolicy::Keep, EqualPolicy::Error] {
+            let refused = said(equal, &[3, 4]).unwrap_err();
+            assert!(
+                refused.contains("it saw 2 training series that equal test series"),
+                "{refused}"
+            );
+            assert_eq!(said(equal, &[]), Ok(()));
+        }
+        assert_eq!(said(EqualPolicy::Drop, &[3, 4]), Ok(()));
     }
 
     #[test]

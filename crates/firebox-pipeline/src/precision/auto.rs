@@ -98,6 +98,8 @@ pub(crate) fn choose(
     let mut choice = decide(timings, &abilities, (&guess.name, guess.precision), what);
     for (precision, error) in candidates.iter().zip(failed) {
         if let Some(error) = error {
+            // Reasons are comments of one line in the settings beside a run, and what a device says may be of many.
+            let error = error.lines().next().unwrap_or_default();
             choice.reason += &format!("; {precision} failed: {error}");
         }
     }
@@ -215,11 +217,15 @@ mod tests {
     #[test]
     fn a_type_that_does_not_train_is_named_and_not_chosen() {
         let time = |precision| match precision {
-            Precision::Bf16 => Err(firebox_train::TrainError::Device("overflow".to_owned()).into()),
+            Precision::Bf16 => {
+                let said = "overflow\n  0: in a kernel\n  1: in a queue".to_owned();
+                Err(firebox_train::TrainError::Device(said).into())
+            }
             _ => Ok(vec![10.0; 3]),
         };
         let chosen = choose(&BOTH, &device(), "this model", time).unwrap();
         assert_eq!(chosen.precision, Precision::F32);
+        assert!(chosen.reason.ends_with("the device failed: overflow"), "{}", chosen.reason);
         assert!(chosen.reason.contains("; bf16 failed: "), "{}", chosen.reason);
         let fails = |_| Err(firebox_train::TrainError::Device("gone".to_owned()).into());
         assert!(choose(&BOTH, &device(), "this model", fails).is_err());
