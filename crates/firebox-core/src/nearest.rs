@@ -1,11 +1,11 @@
-//! The name that somebody meant who wrote another one. What is suggested begins as what was written does, or differs
-//! by one slip: of `encoder` and `decoder`, neither is a misspelling of the other.
+//! The name that somebody meant who wrote another one. What is suggested begins as what was written does, is a part of
+//! it or has it as a part, or differs by one slip: of `encoder` and `decoder`, neither is a misspelling of the other.
 
 /// How like two names must be that begin alike and are more than a few slips apart.
 const ALIKE: f64 = 0.75;
 
-/// Least letters of a name that is taken for the beginning of a longer one.
-const BEGINNING: usize = 3;
+/// Least letters of a name that is taken for a part of a longer one, or for another first letter than was meant.
+const SHORT: usize = 3;
 
 /// The most similar of some names, if it is similar enough to be what was meant: the first of those that are as like.
 ///
@@ -49,17 +49,18 @@ fn likeness(written: &str, name: &str) -> Option<f64> {
     // Fewer slips come first; among as many, those at the end weigh least.
     let likeness = strsim::jaro_winkler(written, name);
     let by_slips = 2.0 + likeness - slips as f64 / length.max(other).max(1) as f64;
+    let is_long = length.min(other) >= SHORT;
     if written.chars().next() != name.chars().next() {
         // One slip in two letters makes any name of any other.
-        return (slips <= 1 && length.min(other) >= BEGINNING).then_some(by_slips);
+        let is_slip = slips <= 1 && is_long;
+        let is_within = is_long && (name.contains(written) || written.contains(name));
+        return if is_slip { Some(by_slips) } else { is_within.then_some(likeness) };
     }
     // As rustc does for names in a program: a third of the letters.
-    let is_misspelt = slips <= length.max(other).max(3) / 3;
-    let is_beginning =
-        length.min(other) >= BEGINNING && (name.starts_with(written) || written.starts_with(name));
-    if is_misspelt {
+    if slips <= length.max(other).max(3) / 3 {
         return Some(by_slips);
     }
+    let is_beginning = is_long && (name.starts_with(written) || written.starts_with(name));
     (is_beginning || likeness > ALIKE).then_some(likeness)
 }
 
@@ -86,6 +87,7 @@ mod tests {
             ("Timestamp", &["time", "timestamp"], Some("timestamp")),
             ("mx", &["max", "min"], Some("max")),
             ("bars.parquet", &["bats.csv", "bas.parquet"], Some("bas.parquet")),
+            ("lstm", &["bert", "bilstm-mae", "stacked-lstm"], Some("bilstm-mae")),
             ("upper", &["lower"], None),
             ("cuda", &["cpu"], None),
             ("x", &["y"], None),

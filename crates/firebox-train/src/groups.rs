@@ -383,15 +383,15 @@ fn without_star(name: &str) -> &str {
     name.strip_prefix("*.").unwrap_or(name)
 }
 
-/// Whether each part of a name may be meant by that of another: `head.encoder` is not `head.decoder`. Names of other
-/// depths are compared as a whole.
+/// Whether each part of a name may be meant by that of another: `head.encoder` is not `head.decoder`. Of names of other
+/// depths, those parts that both have.
 fn alike(written: &str, name: &str) -> bool {
     let [written, name] = [written, name].map(|name| name.split('.').collect::<Vec<_>>());
     let is_number = |part: &str| part.parse::<u64>().is_ok();
     let same = |(a, b): (&&str, &&str)| {
         a == b || (is_number(a) && is_number(b)) || nearest_of(a, [*b]).is_some()
     };
-    written.len() != name.len() || written.iter().zip(&name).all(same)
+    written.iter().zip(&name).all(same)
 }
 
 /// All names, those that differ by numbers as one: each is a pattern that names something.
