@@ -372,6 +372,19 @@ pub enum DataError {
         /// Whether `data convert` cannot leave it out: labels lie beside it, or both are whole numbers.
         unconvertible: bool,
     },
+    /// Tables of which some have times.
+    #[error(
+        "{} has a column of times, `{column}`, and {} has none: steps with times and steps without any are in no order\n  give all files such a column, and name it in `data.columns.time` if its name is not a usual one",
+        timed.display(), untimed.display()
+    )]
+    MixedTimes {
+        /// A file with times.
+        timed: PathBuf,
+        /// The column that they are in.
+        column: String,
+        /// A file without.
+        untimed: PathBuf,
+    },
     /// Series that are all too short.
     #[error(
         "{} has {} of data: a series needs at least 2",

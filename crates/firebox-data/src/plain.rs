@@ -125,6 +125,7 @@ impl<T: Kind> Writer<T> {
                 self.push(part)?;
             }
         }
+        self.check(&all)?;
         drop(all);
         self.out.flush().map_err(|error| self.failed(error))?;
         let bytes = (HEADER + self.numbers * size_of::<T>()) as u64;

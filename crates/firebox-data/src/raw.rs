@@ -222,6 +222,12 @@ impl Gathered {
                 expected: names(&self.raw),
             });
         }
+        let (timed, untimed) =
+            if other.time.is_some() { (other, &self.raw) } else { (&self.raw, other) };
+        if let (Some(column), None) = (&timed.time, &untimed.time) {
+            let (timed, untimed) = (timed.first_file(), untimed.first_file());
+            return Err(DataError::MixedTimes { timed, column: column.clone(), untimed });
+        }
         if let (Some(first), Some(found)) = (self.raw.element, other.element)
             && !first.goes_with(found)
         {
@@ -461,6 +467,22 @@ mod tests {
             found.sort();
             let expected = [("a", 4), ("b", 4), ("c", 2)].map(|(name, steps)| (name.into(), steps));
             assert_eq!(found, expected, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn files_with_times_and_without_are_refused_in_every_order() {
+        let timed = "time,symbol,x\n2024-01-01T00:00,a,1\n2024-01-01T00:01,a,2\n";
+        for other in ["symbol,x\na,3\na,\n", "symbol,x\nb,3\nb,4\n"] {
+            let files = [("t.csv", timed), ("u.csv", other)];
+            for order in [[0, 1], [1, 0]] {
+                let said = read(&order.map(|file| files[file])).unwrap_err();
+                let [timed, untimed] = order;
+                let expected = format!(
+                    "/{timed}/t.csv has a column of times, `time`, and /{untimed}/u.csv has none: "
+                );
+                assert!(said.starts_with(&expected), "{said}");
+            }
         }
     }
 

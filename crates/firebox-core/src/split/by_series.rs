@@ -38,6 +38,9 @@ pub(super) fn parts_given(
         }
         (EqualPolicy::Drop, Some(_)) => {
             let gone = equal_to_tests(set, &firsts, &train);
+            if gone.len() == train.len() {
+                return Err(SplitError::NothingElse { series: train.len() });
+            }
             gone.iter().for_each(|[index, _]| parts[*index] = LEFT_OUT);
             train.retain(|index| parts[*index] != LEFT_OUT);
             tested.left_out = gone.into_iter().map(|[index, _]| index).collect();
@@ -369,6 +372,9 @@ mod tests {
         let only = of_values(&[(7.0, None, Origin::Train), (7.0, None, Origin::Test)]);
         let drop = SplitRule::Given { validation: 0.0, seed: 1, equal: EqualPolicy::Drop };
         let empty = split(&only, &rule(6, 1), &drop, &Labels::None).unwrap_err().to_string();
-        assert!(empty.contains("the training part is empty"), "{empty}");
+        assert!(
+            empty.starts_with("each series of the training files, 1 in all, equals"),
+            "{empty}"
+        );
     }
 }

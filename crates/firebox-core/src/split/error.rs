@@ -85,6 +85,14 @@ pub enum SplitError {
         /// The one that it equals.
         test: String,
     },
+    /// Training series that all equal a test series, where such are left out.
+    #[error(
+        "each series of the training files, {series} in all, equals one of the test files, value for value: split.given.equal = \"drop\" leaves nothing to train on\n  name other files to train on in `data.path`"
+    )]
+    NothingElse {
+        /// Training series.
+        series: usize,
+    },
     /// Forward labels without a closing price.
     #[error("forward labels need a channel with the role `close`")]
     NoClose,

@@ -168,7 +168,11 @@ fn interval(
     let Some(interval) = declared.or(found) else { return Ok((None, vec![])) };
     let of_each = works.iter_mut().zip(read).zip(times);
     let gaps = of_each.map(|((work, short), times)| divide(work, short, times, interval, config));
-    Ok((Some(interval), gaps.collect::<Result<_, _>>()?))
+    let gaps = gaps.collect::<Result<_, _>>()?;
+    if let (Sink::Store { making, .. }, Some(stored)) = (sink, &stored) {
+        known(making.as_ref())?.arrays.time.check(stored)?;
+    }
+    Ok((Some(interval), gaps))
 }
 
 /// Counts crowded rows and gaps, and cuts the series there and where steps are left out. Returns the gaps that are filled.

@@ -53,18 +53,23 @@ impl Seen {
         let numbers = times.clone().unwrap_or_else(|| (0..rows.len() as i64).collect());
         let part = Part::of_pieces(&mapping.channels, &channels, numbers);
         let mut values = vec![0.0; rows.len() * channels.len()];
-        if let Some(look) = part.lay_out(&mut values) {
-            return Ok(Self::Clean(look, values, part.times));
-        }
-        let (path, first) = (Path::new("").into(), Rows::From(rows.start + 1));
-        Ok(Self::Odd(RawSeries {
-            name: sorted.series[series].name.clone(),
-            origin: sorted.series[series].origin,
-            time: times,
-            columns: channels.iter().map(|pieces| pieces.concat()).collect(),
-            labels: RawLabels::None,
-            pieces: vec![Piece { path, steps: rows.len(), rows: first }],
-        }))
+        let seen = match part.lay_out(&mut values) {
+            Some(look) => Self::Clean(look, values, part.times),
+            None => Self::Odd(RawSeries {
+                name: sorted.series[series].name.clone(),
+                origin: sorted.series[series].origin,
+                time: times,
+                columns: channels.iter().map(|pieces| pieces.concat()).collect(),
+                labels: RawLabels::None,
+                pieces: vec![Piece {
+                    path: Path::new("").into(),
+                    steps: rows.len(),
+                    rows: Rows::From(rows.start + 1),
+                }],
+            }),
+        };
+        sorted.check()?;
+        Ok(seen)
     }
 }
 

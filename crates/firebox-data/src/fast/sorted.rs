@@ -227,12 +227,21 @@ impl Sorted {
                 break;
             }
         }
-        let vanished = |said: String| DataError::io("read back", &self.path)(io_error(said));
-        self.file.check().map_err(|error| vanished(error.to_string()))?;
+        // Where the file has shrunk, heads read as zeros.
+        self.check()?;
         match before >= wanted.end {
             true => Ok(columns),
-            false => Err(vanished("rows of it are gone".to_owned())),
+            false => Err(self.vanished("rows of it are gone".to_owned())),
         }
+    }
+
+    /// Whether everything that was read so far was there: rows are read after they were found.
+    pub(super) fn check(&self) -> Result<(), DataError> {
+        self.file.check().map_err(|error| self.vanished(error.to_string()))
+    }
+
+    fn vanished(&self, said: String) -> DataError {
+        DataError::io("read back", &self.path)(std::io::Error::other(said))
     }
 
     /// The words of a series in a block; none of one that is not there.
@@ -261,10 +270,6 @@ impl Sorted {
         let found = place.and_then(|place| Some((file(place)?, row(place))));
         found.unwrap_or_else(|| (Path::new("").into(), 0))
     }
-}
-
-fn io_error(said: String) -> std::io::Error {
-    std::io::Error::other(said)
 }
 
 #[cfg(test)]
@@ -318,6 +323,21 @@ mod tests {
         assert_eq!(place(1, 0), ("one".to_owned(), 3));
         assert_eq!(place(1, 1), ("two".to_owned(), 1));
         assert_eq!(place(0, 3), ("two".to_owned(), 2));
+    }
+
+    #[test]
+    fn rows_that_are_gone_once_they_are_found_are_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sorting = Sorting::begin(folder.path(), 2, 1 << 20).unwrap();
+        sorting.add(part(&[("a", 4000)], 1), &input("one")).unwrap();
+        let sorted = sorting.finish().unwrap();
+        let found = sorted.rows(0, &(0..4000)).unwrap();
+        assert!(sorted.check().is_ok());
+        let path = folder.path().join("rows");
+        File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert_eq!(found[1][0][3999], 0);
+        let said = sorted.check().unwrap_err().to_string();
+        assert!(said.contains("read back"), "{said}");
     }
 
     #[test]
