@@ -60,6 +60,7 @@ mod doctor;
 mod error;
 mod export;
 mod feed;
+mod fewest;
 mod finetune;
 mod folder;
 mod forecast;

@@ -24,6 +24,8 @@ pub(super) struct Loaded {
     pub(super) timed: bool,
     /// Files that it came from.
     pub(super) files: usize,
+    /// The first of them.
+    pub(super) file: PathBuf,
 }
 
 impl NewData {
@@ -81,6 +83,7 @@ impl NewData {
                 set: Arc::new(set),
                 timed: checks.span.is_some(),
                 files,
+                file: file.clone(),
             });
             if !take(loaded) || last {
                 return;

@@ -293,6 +293,7 @@ impl Work<'_> {
             let shown = shown(&loaded.set, &self.saved.card)?;
             strange.look(&shown, &names);
             let windows = unseen(&shown, &self.rule).map_err(no_window)?;
+            self.long_enough(&loaded, &windows)?;
             for series in loaded.set.series() {
                 let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
                 if steps > longest.0 {
@@ -314,6 +315,26 @@ impl Work<'_> {
         }
         strange.warn(applied.windows, self.listener);
         Ok(Some(applied))
+    }
+
+    /// Refuses windows that the encoder leaves nothing of: their vectors would all be the same.
+    fn long_enough(&self, loaded: &Loaded, windows: &HeldOutWindows) -> Result<(), PipelineError> {
+        let needed = self.saved.card.architecture.fewest_steps();
+        let short = windows.windows().iter().filter(|window| (window.length as usize) < needed);
+        let Some(shortest) = short.min_by_key(|window| window.length) else { return Ok(()) };
+        let (steps, file) = (count(u64::from(shortest.length), "step"), loaded.file.display());
+        let series = &loaded.set.series()[shortest.series as usize].name;
+        let place = match loaded.files {
+            1 => format!("{file}: series `{series}`"),
+            files => format!(
+                "{file} and {} after it: series `{series}`",
+                count(files as u64 - 1, "file")
+            ),
+        };
+        Err(PipelineError::Setting(format!(
+            "{place} has {steps}, and the convolutions of the model, each of which halves them, need {needed}\n  \
+             leave short series out, or use a model with fewer convolutions",
+        )))
     }
 
     /// The windows of what is in memory. Whether they all were done.

@@ -444,3 +444,32 @@ fn nothing_is_overwritten_unless_it_is_asked_for() {
     let names = std::fs::read_dir(project.0.path()).unwrap().flatten();
     assert_eq!(names.count(), 4, "the model, the bars, the folder, the result");
 }
+
+/// A series without times, one value of each channel a step.
+fn untimed(path: &Path, steps: usize) {
+    let rows: String =
+        (0..steps).map(|step| format!("{step},{},{step},{step}\n", step + 1)).collect();
+    std::fs::write(path, format!("open,high,low,close\n{rows}")).unwrap();
+}
+
+#[test]
+fn windows_that_the_encoder_leaves_nothing_of_are_refused_by_file_and_length() {
+    let mut saved = classifier();
+    saved.card.window.whole = true;
+    saved.card.interval = None;
+    let Architecture::CnnBilstm { config, .. } = &mut saved.card.architecture else { panic!() };
+    config.convolutions = vec![4, 4, 4];
+    saved.parameters = model(saved.card.architecture.clone(), &["a", "b", "c"]).parameters;
+    let project = Project::new(&saved);
+    std::fs::create_dir(project.at("in")).unwrap();
+    untimed(&project.at("in/a.csv"), 8);
+    let request = project.request(&["in"], Wanted::Prediction);
+    assert_eq!(run(&request).unwrap().windows, 1);
+    std::fs::remove_file(&request.output).unwrap();
+    untimed(&project.at("in/b.csv"), 7);
+    for wanted in [Wanted::Prediction, Wanted::Embedding { wide: false }] {
+        let message = refused(&project.request(&["in"], wanted));
+        assert!(message.contains("b.csv: series `b` has 7 steps"), "{message}");
+        assert!(message.contains("need 8\n  leave short series out"), "{message}");
+    }
+}

@@ -10,6 +10,7 @@ use super::Run;
 use super::derived::rule_for;
 use crate::error::PipelineError;
 use crate::feed::local;
+use crate::fewest;
 
 /// Validation windows of which fewer tell no epoch from another. A choice.
 const FEW_WINDOWS: usize = 5;
@@ -36,6 +37,8 @@ impl Run<'_> {
         if there {
             self.shared_stage("ingest", Some(self.keys.series));
         }
+        // Trials of one worker share windows, and not the encoder.
+        fewest::check_windows(self.config, &windows.parts)?;
         Ok(windows)
     }
 
