@@ -473,3 +473,32 @@ fn windows_that_the_encoder_leaves_nothing_of_are_refused_by_file_and_length() {
         assert!(message.contains("need 8\n  leave short series out"), "{message}");
     }
 }
+
+#[test]
+fn data_without_times_is_refused_unless_the_length_of_its_steps_is_said() {
+    let project = Project::new(&encoder());
+    untimed(&project.at("a.csv"), 30);
+    let mut request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
+    let message = refused(&request);
+    for part in
+        ["a.csv has no times, and the model was trained on steps of 1min", "data.interval=1min"]
+    {
+        assert!(message.contains(part), "{message}");
+    }
+    request.settings = vec!["data.interval=5min".to_owned()];
+    let message = refused(&request);
+    assert!(
+        message.contains("steps of 5min, and the model was trained on steps of 1min"),
+        "{message}"
+    );
+    request.settings = vec!["data.interval=1min".to_owned()];
+    assert_eq!(run(&request).unwrap().windows, 4);
+    // What the model's own data declared is not said of new data.
+    let mut saved = encoder();
+    let interval = firebox_data::Interval::from_microseconds(60_000_000);
+    saved.card.data =
+        serde_json::to_value(DataConfig { interval, ..DataConfig::default() }).unwrap();
+    let project = Project::new(&saved);
+    untimed(&project.at("a.csv"), 30);
+    refused(&project.request(&["a.csv"], Wanted::Embedding { wide: false }));
+}
