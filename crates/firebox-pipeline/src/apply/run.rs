@@ -280,7 +280,7 @@ impl Work<'_> {
             width: self.heads.width,
             seconds: 0.0,
         };
-        let mut strange = Strange::new(&self.saved.card.normaliser);
+        let mut strange = Strange::of(&self.saved.card);
         let mut longest = (0, String::new());
         let mut taken = HashSet::new();
         while let Ok(loaded) = from_files.recv() {
@@ -294,6 +294,7 @@ impl Work<'_> {
             strange.look(&shown, &names);
             let windows = unseen(&shown, &self.rule).map_err(no_window)?;
             self.long_enough(&loaded, &windows)?;
+            strange.look_at_statics(&loaded.set, windows.windows(), &names);
             for series in loaded.set.series() {
                 let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
                 if steps > longest.0 {

@@ -71,6 +71,15 @@ fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
     SavedModel { card, parameters, tokenizer: None }
 }
 
+/// The card of a forecaster.
+pub(super) fn card_of(
+    channels: Vec<Channel>,
+    normaliser: Normaliser,
+    scaler: firebox_core::ForecastScaler,
+) -> ModelCard {
+    ModelCard { channels, normaliser, forecast: Some(scaler), ..encoder().card }
+}
+
 fn encoder() -> SavedModel {
     let config = BiLstmMaeConfig { hidden: 5, decoder_hidden: 4, ..BiLstmMaeConfig::default() };
     model(Architecture::BilstmMae { config, channels: 4 }, &[])
