@@ -407,16 +407,18 @@ fn a_fine_tuned_classifier_tells_the_classes_of_new_windows() {
     let project = project();
     let folder = project.path();
     let small = ["--set", "finetune.shares=[1.0]", "--set", "finetune.seeds=1"];
-    run(folder, &small);
+    let said = run(folder, &[&small[..], &["--set", "window.length=20"]].concat());
+    assert!(said.contains("100 of 100 series are longer than the 20 steps of a window"), "{said}");
     let runs = std::fs::read_dir(folder.join("runs")).unwrap();
     let name = runs.flatten().next().unwrap().file_name().into_string().unwrap();
     let done = |arguments: &[&str]| {
         let output = firebox(folder, arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", errors(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        String::from_utf8_lossy(&output.stdout).into_owned() + &errors(&output)
     };
     let said = done(&["predict", &name, "A_TEST.ts", "--output", "classes.parquet"]);
     assert!(said.contains("40 windows of 40 series in 1 file: predictions of 2 classes"), "{said}");
+    assert!(said.contains("40 of 40 series are longer than the 20 steps of a window"), "{said}");
     let said = done(&["embed", &name, "A_TEST.ts", "--output", "vectors.parquet"]);
     assert!(said.contains("vectors of 24"), "{said}");
     done(&["export", &name, "--format", "onnx", "--output", "classifier.onnx"]);

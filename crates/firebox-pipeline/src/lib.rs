@@ -55,6 +55,7 @@ mod chain;
 mod compare;
 mod config;
 mod convert;
+mod cut;
 mod device;
 mod doctor;
 mod error;

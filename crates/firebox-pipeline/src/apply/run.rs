@@ -21,6 +21,7 @@ use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
 use super::data::{Loaded, NewData};
 use super::strange::Strange;
 use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
+use crate::cut::Cut;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::read_model;
@@ -281,6 +282,7 @@ impl Work<'_> {
             seconds: 0.0,
         };
         let mut strange = Strange::of(&self.saved.card);
+        let mut cut = Cut::new(self.rule, 0);
         let mut longest = (0, String::new());
         let mut taken = HashSet::new();
         while let Ok(loaded) = from_files.recv() {
@@ -292,6 +294,7 @@ impl Work<'_> {
             let names = distinct(names, &mut taken);
             let shown = shown(&loaded.set, &self.saved.card)?;
             strange.look(&shown, &names);
+            cut.look(&shown);
             let windows = unseen(&shown, &self.rule).map_err(no_window)?;
             self.long_enough(&loaded, &windows)?;
             strange.look_at_statics(&loaded.set, windows.windows(), &names);
@@ -313,6 +316,9 @@ impl Work<'_> {
             let (longest, series) = longest;
             let needed = self.rule.length;
             return Err(no_window(SplitError::TooLong { needed, longest, series }));
+        }
+        if let Some(message) = cut.said() {
+            self.listener.on(&Event::Warning { message });
         }
         strange.warn(applied.windows, self.listener);
         Ok(Some(applied))

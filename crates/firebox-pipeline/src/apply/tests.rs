@@ -511,3 +511,30 @@ fn data_without_times_is_refused_unless_the_length_of_its_steps_is_said() {
     untimed(&project.at("a.csv"), 30);
     refused(&project.request(&["a.csv"], Wanted::Embedding { wide: false }));
 }
+
+#[test]
+fn series_that_are_longer_than_their_window_are_told() {
+    let mut saved = encoder();
+    saved.card.window.whole = true;
+    saved.card.interval = None;
+    let project = Project::new(&saved);
+    std::fs::create_dir(project.at("in")).unwrap();
+    for (name, steps) in [("a", LENGTH), ("b", 70), ("c", 30)] {
+        untimed(&project.at("in").join(name).with_extension("csv"), steps);
+    }
+    let heard = std::sync::Mutex::new(vec![]);
+    let listener = |event: &firebox_core::Event| {
+        if let firebox_core::Event::Warning { message } = event {
+            heard.lock().unwrap().push(message.clone());
+        }
+    };
+    let request = project.request(&["in"], Wanted::Embedding { wide: false });
+    let (device, stop) = (ChosenDevice::named("cpu"), Arc::new(AtomicBool::new(false)));
+    assert_eq!(apply(&request, &device, &stop, &listener).unwrap().unwrap().windows, 3);
+    let heard = heard.into_inner().unwrap();
+    let told = |message: &&String| message.contains("2 of 3 series are longer than the 12 steps");
+    assert!(
+        heard.iter().find(told).unwrap().contains("(the longest, `b`, has 70 steps)"),
+        "{heard:?}"
+    );
+}
