@@ -162,7 +162,8 @@ fn python() -> Option<PathBuf> {
 /// Hours that nobody knows are no hours of 1970.
 fn without_times_is_refused(folder: &Path, run: &str) {
     let table = std::fs::read_to_string(folder.join("demand.csv")).unwrap();
-    let time = table.lines().next().unwrap().split(',').position(|name| name == "time").unwrap();
+    let time =
+        table.lines().next().unwrap().split(',').position(|name| name == "timestamp").unwrap();
     let without = |line: &str| {
         let fields = line.split(',').enumerate().filter(|(place, _)| *place != time);
         fields.map(|(_, field)| field).collect::<Vec<_>>().join(",") + "\n"

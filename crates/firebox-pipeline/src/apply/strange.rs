@@ -301,18 +301,18 @@ mod tests {
     fn static_features_far_from_the_training_are_named_once() {
         for kind in ["window-standard", "window-relative", "none"] {
             assert_eq!(said_of_statics(kind, [1.0, 7.0]), [""; 0]);
-            let found = said_of_statics(kind, [1.0, 3000.0]);
+            let found = said_of_statics(kind, [1.0, 3003.0]);
             assert_eq!(found.len(), 1, "{found:?}");
             let expected =
                 "static feature `size` is not what the model was trained on: 8 of 16 values";
             assert!(found[0].starts_with(expected), "{}", found[0]);
             assert!(
-                found[0].contains("such as 3000 (1498 scales; series s1, step 9)"),
+                found[0].contains("such as 3003 (1500 scales; series s1, step 9)"),
                 "{}",
                 found[0]
             );
         }
-        let found = said_of_statics("standard", [1.0, 3000.0]);
+        let found = said_of_statics("standard", [1.0, 3003.0]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("channel `size` is not"), "{}", found[0]);
     }
