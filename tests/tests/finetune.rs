@@ -407,16 +407,18 @@ fn a_fine_tuned_classifier_tells_the_classes_of_new_windows() {
     let project = project();
     let folder = project.path();
     let small = ["--set", "finetune.shares=[1.0]", "--set", "finetune.seeds=1"];
-    run(folder, &small);
+    let said = run(folder, &[&small[..], &["--set", "window.length=20"]].concat());
+    assert!(said.contains("100 of 100 series are longer than the 20 steps of a window"), "{said}");
     let runs = std::fs::read_dir(folder.join("runs")).unwrap();
     let name = runs.flatten().next().unwrap().file_name().into_string().unwrap();
     let done = |arguments: &[&str]| {
         let output = firebox(folder, arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", errors(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        String::from_utf8_lossy(&output.stdout).into_owned() + &errors(&output)
     };
     let said = done(&["predict", &name, "A_TEST.ts", "--output", "classes.parquet"]);
     assert!(said.contains("40 windows of 40 series in 1 file: predictions of 2 classes"), "{said}");
+    assert!(said.contains("40 of 40 series are longer than the 20 steps of a window"), "{said}");
     let said = done(&["embed", &name, "A_TEST.ts", "--output", "vectors.parquet"]);
     assert!(said.contains("vectors of 24"), "{said}");
     done(&["export", &name, "--format", "onnx", "--output", "classifier.onnx"]);
@@ -468,4 +470,33 @@ fn arms_learn_the_same_with_layers_that_are_computed_again() {
         assert_eq!(kept, again, "{model}");
         assert!(resolved.contains("run.recompute = true: as written; measured: "), "{resolved}");
     }
+}
+
+#[test]
+fn windows_that_the_encoder_leaves_nothing_of_are_refused_and_leave_no_run() {
+    let project = project();
+    let folder = project.path();
+    let model = "model={masked={encoder={cnn-bilstm={convolutions=[4,4,4],hidden=4,head=4,classifier=[]}}}}";
+    let pipeline = PIPELINE.replace(
+        "[model.bilstm-mae]\n    hidden = 6\n    layers = 1\n    decoder_hidden = 6\n",
+        "",
+    );
+    std::fs::write(folder.join("p.toml"), pipeline).unwrap();
+    let said = refused(folder, &["--set", model, "--set", "window.length=7"]);
+    let expected = "`window.length` is 7, and 3 convolutions that halve them need 8";
+    assert!(said.contains(expected), "{said}");
+    let plan = ["plan", "p.toml", "--set", model, "--set", "window.length=7"];
+    let output = firebox(folder, &plan);
+    assert!(output.status.code() == Some(2) && errors(&output).contains(expected));
+    let mut samples = std::fs::read_to_string(folder.join("A_TEST.ts")).unwrap();
+    samples += "0.1,0.2,0.3,0.4,0.5:slow\n";
+    std::fs::write(folder.join("A_TEST.ts"), samples).unwrap();
+    let said = refused(folder, &["--set", model]);
+    for words in
+        ["has 5 steps, and 3 convolutions that halve them need 8; 1 of 101 windows", "=[4, 4]'"]
+    {
+        assert!(said.contains(words), "{said}");
+    }
+    let runs = std::fs::read_dir(folder.join("runs")).into_iter().flatten();
+    assert_eq!(runs.count(), 0);
 }

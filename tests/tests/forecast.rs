@@ -159,6 +159,26 @@ fn python() -> Option<PathBuf> {
     None
 }
 
+/// Hours that nobody knows are no hours of 1970.
+fn without_times_is_refused(folder: &Path, run: &str) {
+    let table = std::fs::read_to_string(folder.join("demand.csv")).unwrap();
+    let time =
+        table.lines().next().unwrap().split(',').position(|name| name == "timestamp").unwrap();
+    let without = |line: &str| {
+        let fields = line.split(',').enumerate().filter(|(place, _)| *place != time);
+        fields.map(|(_, field)| field).collect::<Vec<_>>().join(",") + "\n"
+    };
+    std::fs::write(folder.join("untimed.csv"), table.lines().map(without).collect::<String>())
+        .unwrap();
+    let series = ["--set", "data.columns.series=station", "--set", "data.interval=1h"];
+    let new = ["predict", run, "untimed.csv", "--output", "untimed.parquet"];
+    let output = firebox(folder, &[&new[..], &series].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    let expected = "untimed.csv has no times, and the model forecasts by the calendar";
+    assert!(errors(&output).contains(expected), "{}", errors(&output));
+    assert!(!folder.join("untimed.parquet").exists());
+}
+
 #[test]
 fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
     let project = project("");
@@ -182,6 +202,7 @@ fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
             "{said}"
         );
         apply("embed", "vectors.parquet");
+        without_times_is_refused(folder, &run);
         done(&firebox(
             folder,
             &["export", &run, "--format", "torch", "--output", "model", "--force"],

@@ -217,6 +217,12 @@ impl ForecastScaler {
         &self.rule
     }
 
+    /// The static channels, each with the centre and the scale of its training values.
+    pub fn static_scales(&self) -> impl Iterator<Item = (usize, [f64; 2])> + '_ {
+        let maps = self.statics.iter().map(|map| [map.center, map.scale]);
+        self.rule.statics.iter().copied().zip(maps)
+    }
+
     /// Writes what a model is to output for a window: its targets, in units of their scale.
     ///
     /// # Shapes

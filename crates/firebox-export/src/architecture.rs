@@ -247,6 +247,16 @@ impl Architecture {
         !matches!(self, Self::Mlp { .. })
     }
 
+    /// Steps of the shortest window that it tells from another: more than 1 where its encoder shortens windows.
+    pub fn fewest_steps(&self) -> usize {
+        match self {
+            Self::CnnBilstm { config, .. } => config.fewest_steps(),
+            Self::Masked { config, .. } => config.encoder.fewest_steps(),
+            Self::EncoderClassifier { encoder, .. } => encoder.fewest_steps(),
+            _ => 1,
+        }
+    }
+
     /// Classes that it tells apart, if it is a classifier.
     pub fn classes(&self) -> Option<usize> {
         match self {

@@ -119,6 +119,12 @@ impl CnnBiLstmConfig {
         Ok(())
     }
 
+    /// Steps of the shortest window that leaves a step after the convolutions, each of which halves them.
+    pub fn fewest_steps(&self) -> usize {
+        let halvings = u32::try_from(self.convolutions.len()).unwrap_or(u32::MAX);
+        1_usize.checked_shl(halvings).unwrap_or(usize::MAX)
+    }
+
     /// Numbers of an embedding.
     fn embedding_width(&self) -> usize {
         if self.embedding > 0 { self.embedding } else { 2 * self.head }
@@ -280,7 +286,11 @@ impl CnnBiLstm {
         }
     }
 
-    /// `[batch, time / 2^convolutions, head]`, zero after each length, and the lengths that are left.
+    /// `[batch, time / 2^convolutions, head]`, zero after each length, and the lengths that are left: 0 of a sample of fewer
+    /// steps than [`CnnBiLstmConfig::fewest_steps`].
+    ///
+    /// # Panics
+    /// When no sample could have so many.
     fn encoding(
         &self,
         inputs: Tensor<3>,
@@ -291,6 +301,12 @@ impl CnnBiLstm {
         let stream = |index| dropout.map(|stream: Stream| stream.substream(index));
         let epilogue =
             NormEpilogue { rectify: true, pool: 2, dropout: self.config.convolution_dropout };
+        let ([_, given, _], fewest) = (inputs.dims(), self.config.fewest_steps());
+        assert!(
+            given >= fewest,
+            "windows of {given} steps are too short for the {} convolutions of cnn-bilstm, each of which halves the steps: they need {fewest}",
+            self.blocks.len()
+        );
         let mut x = inputs;
         for (index, Block { conv, norm }) in self.blocks.iter().enumerate() {
             let noise = noise.filter(|_| index == 0);
@@ -332,6 +348,10 @@ fn max_and_mean(encoding: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<2> {
 
 impl Encoder for CnnBiLstm {
     /// There are fewer steps than in the input: half after each convolution.
+    ///
+    /// # Panics
+    /// When the input has fewer steps than [`CnnBiLstmConfig::fewest_steps`]. A sample whose length says so has no step left, and
+    /// the vector of nothing.
     fn encode(
         &self,
         input: Tensor<3>,
@@ -376,6 +396,19 @@ mod tests {
 
     fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
         tensor.into_data().try_into_vec().unwrap()
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "windows of 3 steps are too short for the 2 convolutions of cnn-bilstm"
+    )]
+    fn windows_that_nothing_is_left_of_are_told() {
+        let device = Device::default();
+        let config = CnnBiLstmConfig { convolutions: vec![4, 6], ..CnnBiLstmConfig::default() };
+        assert_eq!(config.fewest_steps(), 4);
+        let model = config.init(Stream::new(3, "weights"), 2, 3, &device).unwrap();
+        assert_eq!(model.embed(Tensor::zeros([1, 4, 2], &device), None).dims()[0], 1);
+        model.embed(Tensor::zeros([1, 3, 2], &device), None);
     }
 
     #[test]

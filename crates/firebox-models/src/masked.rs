@@ -80,12 +80,17 @@ impl AnyEncoderConfig {
         }
     }
 
-    /// Steps of a window that one step of the encoding stands for.
-    fn shortened(&self) -> usize {
+    /// Steps of the shortest window that it encodes to more than nothing.
+    pub fn fewest_steps(&self) -> usize {
         match self {
-            Self::CnnBilstm(config) => 1 << config.convolutions.len(),
+            Self::CnnBilstm(config) => config.fewest_steps(),
             _ => 1,
         }
+    }
+
+    /// Steps of a window that one step of the encoding stands for.
+    fn shortened(&self) -> usize {
+        self.fewest_steps()
     }
 
     /// Builds the encoder for windows of at most `time` steps, with weights drawn from `stream`.

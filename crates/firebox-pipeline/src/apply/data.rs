@@ -15,6 +15,8 @@ use crate::layers;
 pub(super) struct NewData {
     config: DataConfig,
     pub(super) files: Vec<PathBuf>,
+    /// The time between two steps that the user says there is.
+    declared: Option<Interval>,
 }
 
 /// What is held in memory at once: the series of a file, or of all files.
@@ -24,6 +26,8 @@ pub(super) struct Loaded {
     pub(super) timed: bool,
     /// Files that it came from.
     pub(super) files: usize,
+    /// The first of them.
+    pub(super) file: PathBuf,
 }
 
 impl NewData {
@@ -37,7 +41,8 @@ impl NewData {
         config.path = Paths(inputs.to_vec());
         config.test = None;
         // Compared with the model's own afterwards, in words that name both.
-        config.interval = None;
+        let named = settings.iter().any(|setting| key_of(setting) == "data.interval");
+        let declared = config.interval.take().filter(|_| named);
         // Nothing is learnt, so labels are not needed, and a channel may well stand still.
         config.columns.label = None;
         config.checks.constant = ConstantPolicy::Keep;
@@ -52,7 +57,7 @@ impl NewData {
             declared => declared,
         };
         fit_to(&mut config, format, &card.channels);
-        Ok(Self { config, files })
+        Ok(Self { config, files, declared })
     }
 
     /// Reads the files one after the other and hands each over. Where a column names the series, they
@@ -81,6 +86,7 @@ impl NewData {
                 set: Arc::new(set),
                 timed: checks.span.is_some(),
                 files,
+                file: file.clone(),
             });
             if !take(loaded) || last {
                 return;
@@ -98,6 +104,9 @@ impl NewData {
         let config = DataConfig { path, ..self.config.clone() };
         let (set, checks) = firebox_data::read(&config, &WithoutProgress(listener))?;
         same_channels(&file, set.channels(), &card.channels)?;
+        if checks.span.is_none() {
+            do_without_times(&file, self.declared, card)?;
+        }
         same_interval(&file, checks.interval, card.interval)?;
         Ok((set, checks))
     }
@@ -114,11 +123,16 @@ impl Listener for WithoutProgress<'_> {
     }
 }
 
+/// The key of a setting.
+fn key_of(setting: &str) -> &str {
+    setting.split_once('=').map_or(setting, |(key, _)| key).trim()
+}
+
 /// The `[data]` table of the card with `settings` over it.
 fn own_settings(card: &ModelCard, settings: &[String]) -> Result<DataConfig, PipelineError> {
     let refuse = |message: String| Err(PipelineError::Setting(message));
     for setting in settings {
-        let key = setting.split_once('=').map_or(setting.as_str(), |(key, _)| key).trim();
+        let key = key_of(setting);
         if !key.starts_with("data.") || ["data.path", "data.test"].contains(&key) {
             return refuse(format!(
                 "--set {setting}: a trained model is applied as it is, so only how new data is read can be set: keys of [data] but its paths, such as data.checks.gaps"
@@ -186,6 +200,37 @@ fn same_channels(
         names(found),
         names(expected)
     )))
+}
+
+/// Refuses data without times for a model that computes with them, or that was trained on steps of a known length: nothing
+/// could be said of the steps of the data, unless the user says it.
+fn do_without_times(
+    file: &Path,
+    declared: Option<Interval>,
+    card: &ModelCard,
+) -> Result<(), PipelineError> {
+    let refuse = |why: String, way_out: String| {
+        Err(PipelineError::Setting(format!(
+            "{} has no times, and {why}\n  name its column of times with --set data.columns.time=NAME{way_out}",
+            file.display()
+        )))
+    };
+    if card.forecast.as_ref().is_some_and(|scaler| !scaler.rule().calendar.is_empty()) {
+        let why = "the model forecasts by the calendar (`forecast.calendar`)".to_owned();
+        return refuse(why, ", or forecast with a model that has no calendar".to_owned());
+    }
+    let Some(trained) = card.interval.and_then(Interval::from_microseconds) else { return Ok(()) };
+    if declared.is_some() {
+        return same_interval(file, declared, card.interval);
+    }
+    refuse(
+        format!(
+            "the model was trained on steps of {trained}: steps of another length would not be seen, nor gaps"
+        ),
+        format!(
+            "; if it has none, and each row comes {trained} after the one before, say so with --set data.interval={trained}"
+        ),
+    )
 }
 
 fn same_interval(

@@ -21,6 +21,7 @@ use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
 use super::data::{Loaded, NewData};
 use super::strange::Strange;
 use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
+use crate::cut::Cut;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::read_model;
@@ -280,7 +281,8 @@ impl Work<'_> {
             width: self.heads.width,
             seconds: 0.0,
         };
-        let mut strange = Strange::new(&self.saved.card.normaliser);
+        let mut strange = Strange::of(&self.saved.card);
+        let mut cut = Cut::new(self.rule, 0);
         let mut longest = (0, String::new());
         let mut taken = HashSet::new();
         while let Ok(loaded) = from_files.recv() {
@@ -292,7 +294,10 @@ impl Work<'_> {
             let names = distinct(names, &mut taken);
             let shown = shown(&loaded.set, &self.saved.card)?;
             strange.look(&shown, &names);
+            cut.look(&shown);
             let windows = unseen(&shown, &self.rule).map_err(no_window)?;
+            self.long_enough(&loaded, &windows)?;
+            strange.look_at_statics(&loaded.set, windows.windows(), &names);
             for series in loaded.set.series() {
                 let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
                 if steps > longest.0 {
@@ -312,8 +317,31 @@ impl Work<'_> {
             let needed = self.rule.length;
             return Err(no_window(SplitError::TooLong { needed, longest, series }));
         }
+        if let Some(message) = cut.said() {
+            self.listener.on(&Event::Warning { message });
+        }
         strange.warn(applied.windows, self.listener);
         Ok(Some(applied))
+    }
+
+    /// Refuses windows that the encoder leaves nothing of: their vectors would all be the same.
+    fn long_enough(&self, loaded: &Loaded, windows: &HeldOutWindows) -> Result<(), PipelineError> {
+        let needed = self.saved.card.architecture.fewest_steps();
+        let short = windows.windows().iter().filter(|window| (window.length as usize) < needed);
+        let Some(shortest) = short.min_by_key(|window| window.length) else { return Ok(()) };
+        let (steps, file) = (count(u64::from(shortest.length), "step"), loaded.file.display());
+        let series = &loaded.set.series()[shortest.series as usize].name;
+        let place = match loaded.files {
+            1 => format!("{file}: series `{series}`"),
+            files => format!(
+                "{file} and {} after it: series `{series}`",
+                count(files as u64 - 1, "file")
+            ),
+        };
+        Err(PipelineError::Setting(format!(
+            "{place} has {steps}, and the convolutions of the model, each of which halves them, need {needed}\n  \
+             leave short series out, or use a model with fewer convolutions",
+        )))
     }
 
     /// The windows of what is in memory. Whether they all were done.

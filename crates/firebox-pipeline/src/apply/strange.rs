@@ -1,10 +1,14 @@
-//! What a model was not trained on: channels of new data that lie far from those of the training, or that
-//! stand still, and texts of words that it does not know. Only warnings, since what is far away may be what one looks for.
+//! What a model was not trained on: channels and static features of new data that lie far from those of the training,
+//! channels that stand still, and texts of words that it does not know. Only warnings, since what is far away may be what one looks for.
 
 use firebox_core::{Event, Listener, Normalisation, Normaliser, SeriesSet, Window};
+use firebox_export::ModelCard;
 
 /// Scales from the centre beyond which hardly any value of the training lies.
 const FAR: f64 = 10.0;
+
+/// Share of any values that may lie more than [`FAR`] standard deviations from their mean (Chebyshev's inequality).
+const OF_DEVIATIONS: f64 = 1.0 / (FAR * FAR);
 
 /// Share of unknown tokens that texts of the language and script of the training hardly have.
 const UNKNOWN: f64 = 0.1;
@@ -61,23 +65,52 @@ impl Seen {
     }
 }
 
+/// A static feature of a forecast, which a window has one value of: that of its last step.
+struct Static {
+    name: String,
+    /// Its place among the channels of the data.
+    channel: usize,
+    /// Centre and scale of the training windows.
+    map: [f64; 2],
+    seen: Seen,
+}
+
 /// What was seen of all new data.
 pub(super) struct Strange<'a> {
     normaliser: &'a Normaliser,
     seen: Vec<Seen>,
+    statics: Vec<Static>,
 }
 
 impl<'a> Strange<'a> {
     pub(super) fn new(normaliser: &'a Normaliser) -> Self {
-        Self { normaliser, seen: vec![Seen::default(); normaliser.channels().len()] }
+        let seen = vec![Seen::default(); normaliser.channels().len()];
+        Self { normaliser, seen, statics: vec![] }
     }
 
-    /// Share of the training values that may lie beyond [`FAR`] scales of the centre. At most a hundredth
-    /// of any values lies beyond ten standard deviations of their mean (Chebyshev's inequality), and at
-    /// most half of them beyond their quartiles. `None` where the scale is each window's own, or none.
+    /// What a model of this card sees, whose forecasts may have static features.
+    pub(super) fn of(card: &'a ModelCard) -> Self {
+        let strange = Self::new(&card.normaliser);
+        let scaler = card.forecast.as_ref().filter(|scaler| scaler.fits(card.channels.len()));
+        let scales = scaler.into_iter().flat_map(|scaler| scaler.static_scales());
+        let statics = scales.map(|(channel, map)| Static {
+            name: card.channels[channel].name.clone(),
+            channel,
+            map,
+            seen: Seen::default(),
+        });
+        // Of what windows show by a learnt scale, all steps are looked at.
+        let shown = |name: &str| card.normaliser.channels().iter().any(|own| own.name == name);
+        let learnt = strange.share().is_some();
+        let statics = statics.filter(|one| !(learnt && shown(&one.name))).collect();
+        Self { statics, ..strange }
+    }
+
+    /// Share of the training values that may lie beyond [`FAR`] scales of the centre: of standard deviations,
+    /// [`OF_DEVIATIONS`]; at most half of any values lie beyond their quartiles. `None` where the scale is each window's own, or none.
     fn share(&self) -> Option<f64> {
         match self.normaliser.kind() {
-            Normalisation::Standard => Some(1.0 / (FAR * FAR)),
+            Normalisation::Standard => Some(OF_DEVIATIONS),
             Normalisation::Robust => Some(0.5),
             Normalisation::None | Normalisation::WindowStandard | Normalisation::WindowRelative => {
                 None
@@ -112,10 +145,28 @@ impl<'a> Strange<'a> {
         }
     }
 
-    /// Says what was strange, a warning for each channel.
+    /// Looks at the static features of windows of a set that has the channels of the card.
+    pub(super) fn look_at_statics(
+        &mut self,
+        set: &SeriesSet,
+        windows: &[Window],
+        names: &[String],
+    ) {
+        let channels = set.channels().len();
+        for Static { channel, map, seen, .. } in &mut self.statics {
+            for window in windows {
+                let (at, last) = (window.series as usize, window.steps().end - 1);
+                let value = set.series()[at].values.at(last * channels + *channel);
+                seen.add(value, *map, &names[at], last);
+            }
+        }
+    }
+
+    /// Says what was strange, a warning for each channel and each static feature.
     pub(super) fn warn(&self, windows: u64, listener: &dyn Listener) {
         for (channel, seen) in self.normaliser.channels().iter().zip(&self.seen) {
-            if let Some(message) = self.far(seen, &channel.name) {
+            let what = format!("channel `{}`", channel.name);
+            if let Some(message) = self.share().and_then(|share| far(seen, share, &what)) {
                 listener.on(&Event::Warning { message });
             }
             // A single window may well stand still.
@@ -130,19 +181,25 @@ impl<'a> Strange<'a> {
                 listener.on(&Event::Warning { message });
             }
         }
-    }
-
-    fn far(&self, seen: &Seen, channel: &str) -> Option<String> {
-        if !beyond(seen.far, self.share()? * seen.steps as f64) {
-            return None;
+        for one in &self.statics {
+            let what = format!("static feature `{}`", one.name);
+            if let Some(message) = far(&one.seen, OF_DEVIATIONS, &what) {
+                listener.on(&Event::Warning { message });
+            }
         }
-        let (away, value, series, step) = &seen.farthest;
-        Some(format!(
-            "channel `{channel}` is not what the model was trained on: {} of {} values lie more than {FAR} scales of the training data from its centre, such as {value} ({away:.0} scales; series {series}, step {step}): what the model says of them is a guess\n  \
-             check the units and the order of the channels, or train on data like this",
-            seen.far, seen.steps
-        ))
     }
+}
+
+fn far(seen: &Seen, share: f64, what: &str) -> Option<String> {
+    if !beyond(seen.far, share * seen.steps as f64) {
+        return None;
+    }
+    let (away, value, series, step) = &seen.farthest;
+    Some(format!(
+        "{what} is not what the model was trained on: {} of {} values lie more than {FAR} scales of the training data from its centre, such as {value} ({away:.0} scales; series {series}, step {step}): what the model says of them is a guess\n  \
+         check the units and the order of the channels, or train on data like this",
+        seen.far, seen.steps
+    ))
 }
 
 #[cfg(test)]
@@ -203,6 +260,61 @@ mod tests {
         assert!(said.starts_with("80 % of the tokens of the new texts are unknown"), "{said}");
         assert!(said.contains("vocabulary, and 0 % of those of the training texts: "), "{said}");
         assert!(unknown([900, 1000], None).unwrap().contains("vocabulary: what the model says"));
+    }
+
+    /// What is said of windows of two series whose static features, 3 ± 2 in training, are these.
+    fn said_of_statics(kind: &str, sizes: [f64; 2]) -> Vec<String> {
+        let channels = ["load", "size"].map(|name| Channel::new(name, Role::Other)).to_vec();
+        let map = serde_json::json!({ "center": 3.0, "scale": 2.0 });
+        let normaliser: Normaliser = serde_json::from_value(serde_json::json!({
+            "kind": kind, "channels": channels, "fitted": [map, map]
+        }))
+        .unwrap();
+        let series = sizes.iter().enumerate().map(|(at, size)| {
+            let values = (0..20).flat_map(|step| [f64::from(step % 5), *size]).collect();
+            Series::regular(format!("s{at}"), 0, 1, values, 2)
+        });
+        let set = SeriesSet::new(channels.clone(), vec![], series.collect()).unwrap();
+        let window = |at: u32| Window { series: at / 8, start: at % 8, length: 10, label: None };
+        let windows: Vec<Window> = (0..16).map(window).collect();
+        let scaler = serde_json::from_value(serde_json::json!({
+            "rule": { "targets": [0], "horizons": [1], "statics": [1], "calendar": [], "predicted": "value" },
+            "outputs": [map], "statics": [map], "spreads": [1.0]
+        }));
+        let card = crate::apply::tests::card_of(channels, normaliser, scaler.unwrap());
+        let mut strange = Strange::of(&card);
+        let names = ["s0".to_owned(), "s1".to_owned()];
+        strange.look(&set, &names);
+        strange.look_at_statics(&set, &windows, &names);
+        let heard = Mutex::new(vec![]);
+        strange.warn(16, &|event: &Event| {
+            if let Event::Warning { message } = event
+                && message.contains("not what the model was trained on")
+            {
+                heard.lock().unwrap().push(message.clone());
+            }
+        });
+        heard.into_inner().unwrap()
+    }
+
+    #[test]
+    fn static_features_far_from_the_training_are_named_once() {
+        for kind in ["window-standard", "window-relative", "none"] {
+            assert_eq!(said_of_statics(kind, [1.0, 7.0]), [""; 0]);
+            let found = said_of_statics(kind, [1.0, 3003.0]);
+            assert_eq!(found.len(), 1, "{found:?}");
+            let expected =
+                "static feature `size` is not what the model was trained on: 8 of 16 values";
+            assert!(found[0].starts_with(expected), "{}", found[0]);
+            assert!(
+                found[0].contains("such as 3003 (1500 scales; series s1, step 9)"),
+                "{}",
+                found[0]
+            );
+        }
+        let found = said_of_statics("standard", [1.0, 3003.0]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("channel `size` is not"), "{}", found[0]);
     }
 
     #[test]

@@ -71,6 +71,15 @@ fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
     SavedModel { card, parameters, tokenizer: None }
 }
 
+/// The card of a forecaster.
+pub(super) fn card_of(
+    channels: Vec<Channel>,
+    normaliser: Normaliser,
+    scaler: firebox_core::ForecastScaler,
+) -> ModelCard {
+    ModelCard { channels, normaliser, forecast: Some(scaler), ..encoder().card }
+}
+
 fn encoder() -> SavedModel {
     let config = BiLstmMaeConfig { hidden: 5, decoder_hidden: 4, ..BiLstmMaeConfig::default() };
     model(Architecture::BilstmMae { config, channels: 4 }, &[])
@@ -443,4 +452,89 @@ fn nothing_is_overwritten_unless_it_is_asked_for() {
     assert_eq!(std::fs::read(&request.output).unwrap(), first, "the same bytes");
     let names = std::fs::read_dir(project.0.path()).unwrap().flatten();
     assert_eq!(names.count(), 4, "the model, the bars, the folder, the result");
+}
+
+/// A series without times, one value of each channel a step.
+fn untimed(path: &Path, steps: usize) {
+    let rows: String =
+        (0..steps).map(|step| format!("{step},{},{step},{step}\n", step + 1)).collect();
+    std::fs::write(path, format!("open,high,low,close\n{rows}")).unwrap();
+}
+
+#[test]
+fn windows_that_the_encoder_leaves_nothing_of_are_refused_by_file_and_length() {
+    let mut saved = classifier();
+    saved.card.window.whole = true;
+    saved.card.interval = None;
+    let Architecture::CnnBilstm { config, .. } = &mut saved.card.architecture else { panic!() };
+    config.convolutions = vec![4, 4, 4];
+    saved.parameters = model(saved.card.architecture.clone(), &["a", "b", "c"]).parameters;
+    let project = Project::new(&saved);
+    std::fs::create_dir(project.at("in")).unwrap();
+    untimed(&project.at("in/a.csv"), 8);
+    let request = project.request(&["in"], Wanted::Prediction);
+    assert_eq!(run(&request).unwrap().windows, 1);
+    std::fs::remove_file(&request.output).unwrap();
+    untimed(&project.at("in/b.csv"), 7);
+    for wanted in [Wanted::Prediction, Wanted::Embedding { wide: false }] {
+        let message = refused(&project.request(&["in"], wanted));
+        assert!(message.contains("b.csv: series `b` has 7 steps"), "{message}");
+        assert!(message.contains("need 8\n  leave short series out"), "{message}");
+    }
+}
+
+#[test]
+fn data_without_times_is_refused_unless_the_length_of_its_steps_is_said() {
+    let project = Project::new(&encoder());
+    untimed(&project.at("a.csv"), 30);
+    let mut request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
+    let message = refused(&request);
+    for part in
+        ["a.csv has no times, and the model was trained on steps of 1min", "data.interval=1min"]
+    {
+        assert!(message.contains(part), "{message}");
+    }
+    request.settings = vec!["data.interval=5min".to_owned()];
+    let message = refused(&request);
+    assert!(
+        message.contains("steps of 5min, and the model was trained on steps of 1min"),
+        "{message}"
+    );
+    request.settings = vec!["data.interval=1min".to_owned()];
+    assert_eq!(run(&request).unwrap().windows, 4);
+    // What the model's own data declared is not said of new data.
+    let mut saved = encoder();
+    let interval = firebox_data::Interval::from_microseconds(60_000_000);
+    saved.card.data =
+        serde_json::to_value(DataConfig { interval, ..DataConfig::default() }).unwrap();
+    let project = Project::new(&saved);
+    untimed(&project.at("a.csv"), 30);
+    refused(&project.request(&["a.csv"], Wanted::Embedding { wide: false }));
+}
+
+#[test]
+fn series_that_are_longer_than_their_window_are_told() {
+    let mut saved = encoder();
+    saved.card.window.whole = true;
+    saved.card.interval = None;
+    let project = Project::new(&saved);
+    std::fs::create_dir(project.at("in")).unwrap();
+    for (name, steps) in [("a", LENGTH), ("b", 70), ("c", 30)] {
+        untimed(&project.at("in").join(name).with_extension("csv"), steps);
+    }
+    let heard = std::sync::Mutex::new(vec![]);
+    let listener = |event: &firebox_core::Event| {
+        if let firebox_core::Event::Warning { message } = event {
+            heard.lock().unwrap().push(message.clone());
+        }
+    };
+    let request = project.request(&["in"], Wanted::Embedding { wide: false });
+    let (device, stop) = (ChosenDevice::named("cpu"), Arc::new(AtomicBool::new(false)));
+    assert_eq!(apply(&request, &device, &stop, &listener).unwrap().unwrap().windows, 3);
+    let heard = heard.into_inner().unwrap();
+    let told = |message: &&String| message.contains("2 of 3 series are longer than the 12 steps");
+    assert!(
+        heard.iter().find(told).unwrap().contains("(the longest, `b`, has 70 steps)"),
+        "{heard:?}"
+    );
 }

@@ -110,6 +110,7 @@ fn sequences(
     let (length, reach) = (run.config.window.length, rule.reach());
     let parts = split(&set, &run.config.window.rule(), &split_rule, &ahead)
         .map_err(|error| with_horizons(error, length, reach))?;
+    run.warn_of_cut(&set, ahead.horizon());
     run.warn_of_equal(&parts);
     run.warn_of_unused([&parts], ahead.horizon());
     run.warn_of_few(&parts);

@@ -12,7 +12,7 @@ use super::paths::urls;
 use crate::config::check_masks;
 use crate::error::PipelineError;
 use crate::settle::check_batches;
-use crate::{Kind, PipelineConfig, online};
+use crate::{Kind, PipelineConfig, fewest, online};
 
 /// What no single component can check by itself.
 pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
@@ -29,6 +29,7 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     check_folders(config)?;
     check_tables(config)?;
     config.pipeline.chain().check(config)?;
+    fewest::check_length(config)?;
     check_masks(config)?;
     check_loader(config)?;
     urls(config).filter_map(Path::to_str).try_for_each(check_url)?;

@@ -30,27 +30,12 @@ pub(super) struct ClusterParts {
 }
 
 impl ClusterParts {
-    pub(super) fn new(
-        windows: &Windows,
-        settings: &PseudolabelConfig,
-    ) -> Result<Self, PipelineError> {
-        let halvings = settings.model.convolutions.len();
-        let needed = 1u32.checked_shl(halvings as u32).unwrap_or(u32::MAX);
-        let parts = &windows.parts;
-        let all = [parts.train.windows(), parts.validation.windows(), parts.test.windows()];
-        if let Some(short) = all.into_iter().flatten().find(|window| window.length < needed) {
-            let name = &parts.train.set().series()[short.series as usize].name;
-            return Err(PipelineError::Setting(format!(
-                "a window of series `{name}` has {} steps, and {halvings} convolutions that halve them need {needed}\n  \
-                 use fewer of them, such as --set 'pseudolabel.model.convolutions=[64, 128]', or leave short series out",
-                short.length
-            )));
-        }
-        let normaliser = &windows.normaliser;
-        Ok(Self {
+    pub(super) fn new(windows: &Windows) -> Self {
+        let (parts, normaliser) = (&windows.parts, &windows.normaliser);
+        Self {
             train: Arc::new(NormalisedWindows::new(parts.train.clone(), normaliser.clone())),
             test: Arc::new(NormalisedWindows::new(parts.test.clone(), normaliser.clone())),
-        })
+        }
     }
 
     /// What to know of hidden runs that no window is long enough for: half of a window stays.

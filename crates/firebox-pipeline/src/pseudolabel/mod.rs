@@ -122,7 +122,7 @@ impl Chain for Pseudolabel {
         let settings = settings(run.config);
         let windows = run.windows(&mut work.remade)?;
         work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
-        let parts = iterate::ClusterParts::new(&windows, &settings)?;
+        let parts = iterate::ClusterParts::new(&windows);
         work.reasons.push(run.placed(run.learnt_in(&parts, 1)?.as_ref())?.reason());
         work.resolved()?;
         if let Some(message) = parts.mask_warning(settings.time_mask) {

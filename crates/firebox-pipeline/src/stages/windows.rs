@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use firebox_cache::{Hold, Store};
-use firebox_core::{Event, Normaliser, Split, SplitRule, count, split};
+use firebox_core::{Event, Normaliser, SeriesSet, Split, SplitRule, count, split};
 use firebox_data::Ingested;
 
 use super::Run;
 use super::derived::rule_for;
+use crate::cut::Cut;
 use crate::error::PipelineError;
 use crate::feed::local;
+use crate::fewest;
 
 /// Validation windows of which fewer tell no epoch from another. A choice.
 const FEW_WINDOWS: usize = 5;
@@ -36,6 +38,8 @@ impl Run<'_> {
         if there {
             self.shared_stage("ingest", Some(self.keys.series));
         }
+        // Trials of one worker share windows, and not the encoder.
+        fewest::check_windows(self.config, &windows.parts)?;
         Ok(windows)
     }
 
@@ -85,6 +89,7 @@ impl Run<'_> {
                     ),
                 });
             }
+            self.warn_of_cut(&ingested.set, config.labels.horizon());
             self.warn_of_equal(&parts);
             self.warn_of_unused([&parts], config.labels.horizon());
             self.warn_of_few(&parts);
@@ -110,6 +115,18 @@ impl Run<'_> {
                 "the validation part has no more than {}: which epoch is kept, and when training ends, is chance; give it a larger share, or more data",
                 count(windows as u64, "window")
             );
+            self.listener.on(&Event::Warning { message });
+        }
+    }
+
+    /// Warns of series that are longer than their window. `horizon` is the number of steps after it that its label or targets
+    /// look at.
+    pub(crate) fn warn_of_cut(&self, set: &SeriesSet, horizon: usize) {
+        let mut cut = Cut::new(self.config.window.rule(), horizon);
+        cut.look(set);
+        if let Some(message) = cut.said() {
+            let message =
+                format!("{message}\n  make `window.length` larger to learn from all of it");
             self.listener.on(&Event::Warning { message });
         }
     }

@@ -12,6 +12,7 @@ use firebox_eval::ArchiveDefect;
 use firebox_loader::NormalisedWindows;
 
 use super::UcrConfig;
+use crate::cut::Cut;
 use crate::error::{PipelineError, at};
 
 /// How the name of a training file ends.
@@ -118,6 +119,9 @@ pub(super) fn read(
     let mut defects = found(&ingested.checks);
     defects.iter().for_each(|defect| warn(&format!("{}: {}", defect.found, defect.done)));
     parts.equal.warnings().iter().for_each(|message| warn(message));
+    let mut cut = Cut::new(rule, 0);
+    cut.look(&ingested.set);
+    cut.said().iter().for_each(|message| warn(&format!("{message}; `longest` says how many are")));
     defects.extend(shared(&parts.equal));
     let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
     Ok(Set {
