@@ -1,12 +1,13 @@
 //! Series that equal another one value for value. What was learnt of one says everything of the other, so they stay
 //! together where whole series are divided. Names, times and labels are not compared.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::stretch::{SharedStretch, Steps, shared_stretches};
 use crate::{Origin, SeriesSet, SeriesValues};
 
 /// Values from the middle of a series that are looked at first: they differ in nearly all series that differ, and lie
@@ -27,7 +28,11 @@ pub struct EqualSeries {
     pub tested: usize,
     /// Names of one of them, and of the one that it equals.
     pub given: Option<[String; 2]>,
-    /// Places of those of them that no part has.
+    /// Other series of the training files that have steps of a test file, with the same times and values.
+    pub within: usize,
+    /// Names of one of them, and of the one whose steps it has.
+    pub shared: Option<[String; 2]>,
+    /// Places of those of the training files that no part has, because of either.
     pub left_out: Vec<usize>,
 }
 
@@ -57,7 +62,26 @@ impl EqualSeries {
                 self.tested
             ));
         }
+        warnings.extend(self.shared.as_ref().map(|names| self.of_shared(names)));
         warnings
+    }
+
+    fn of_shared(&self, [one, other]: &[String; 2]) -> String {
+        let [have, are] = match self.within {
+            1 => ["has", "is"],
+            _ => ["have", "are"],
+        };
+        let so = match self.left_out.is_empty() {
+            true => {
+                ": what is measured of them may be too good; leave them out of the training files"
+                    .to_owned()
+            }
+            false => format!(", and {are} left out of training and validation"),
+        };
+        format!(
+            "{} series of the training files {have} steps of the test files, with the same times and values, such as `{one}` of `{other}`{so}",
+            self.within
+        )
     }
 
     /// Those of units that are drawn.
@@ -68,11 +92,15 @@ impl EqualSeries {
         Self { together, drawn, ..Self::default() }
     }
 
-    /// The series of `train` that equal one of a test file.
-    pub(crate) fn tested(set: &SeriesSet, firsts: &[usize], train: &[usize]) -> Self {
-        let found = equal_to_tests(set, firsts, train);
-        let given = found.first().map(|pair| names(set, *pair));
-        Self { tested: found.len(), given, ..Self::default() }
+    /// Series that equal one of a test file, and others that have steps of one.
+    pub(crate) fn tested(set: &SeriesSet, equal: &[[usize; 2]], within: &[SharedStretch]) -> Self {
+        Self {
+            tested: equal.len(),
+            given: equal.first().map(|pair| names(set, *pair)),
+            within: within.len(),
+            shared: within.first().map(|stretch| names(set, stretch.series)),
+            ..Self::default()
+        }
     }
 }
 
@@ -91,7 +119,23 @@ pub(crate) fn equal_to_tests(
     train.iter().filter_map(|index| Some([*index, *tests.get(&firsts[*index])?])).collect()
 }
 
-fn names(set: &SeriesSet, pair: [usize; 2]) -> [String; 2] {
+/// The series of `train` with times that have steps of a test file, but equal none.
+pub(crate) fn with_steps_of_tests(
+    set: &SeriesSet,
+    train: &[usize],
+    equal: &[[usize; 2]],
+) -> Vec<SharedStretch> {
+    let equal: HashSet<usize> = equal.iter().map(|[index, _]| *index).collect();
+    let others = train.iter().copied().filter(|index| !equal.contains(index));
+    let all = set.series().iter().enumerate();
+    let tests = all.filter(|(_, series)| series.origin == Origin::Test).map(|(index, _)| index);
+    shared_stretches(
+        &Steps::of_series(set, others).with_times(),
+        &Steps::of_series(set, tests).with_times(),
+    )
+}
+
+pub(crate) fn names(set: &SeriesSet, pair: [usize; 2]) -> [String; 2] {
     pair.map(|index| set.series()[index].name.clone())
 }
 
@@ -265,11 +309,22 @@ mod tests {
         assert!(EqualSeries::default().warnings().is_empty());
         let pair = |a: &str, b: &str| Some([a.to_owned(), b.to_owned()]);
         let given = pair("c", "d");
-        let mut equal =
-            EqualSeries { together: 12, drawn: pair("a", "b"), tested: 1, given, left_out: vec![] };
+        let mut equal = EqualSeries {
+            together: 12,
+            drawn: pair("a", "b"),
+            tested: 1,
+            given,
+            ..EqualSeries::default()
+        };
         let [drawn, given] = &equal.warnings()[..] else { panic!("{equal:?}") };
         assert!(drawn.starts_with("12 series equal another one, such as `a` and `b`: equal"));
         assert!(given.starts_with("1 series of the training files equals one of the test files"));
+        (equal.within, equal.shared) = (2, pair("e", "f"));
+        let said = &equal.warnings()[2];
+        assert!(
+            said.starts_with("2 series of the training files have steps of the test files"),
+            "{said}"
+        );
         equal.left_out = vec![3];
         let said = &equal.warnings()[1];
         assert!(

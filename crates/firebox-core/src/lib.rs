@@ -49,6 +49,7 @@ mod precision;
 mod random;
 mod series;
 mod split;
+mod stretch;
 mod texts;
 mod values;
 mod window;
@@ -73,6 +74,7 @@ pub use precision::{
 pub use random::{Draws, Stream};
 pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabels};
 pub use split::{EqualPolicy, Split, SplitError, SplitRule, split, unseen};
+pub use stretch::{LEAST_STRETCH, SharedStretch, Steps, shared_stretches};
 pub use texts::LabelledTexts;
 pub use values::{Narrow, SeriesValues};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

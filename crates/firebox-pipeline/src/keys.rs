@@ -1,7 +1,7 @@
 //! The content keys of a pipeline's results, from settings alone: nothing is read but the files
 //! whose content the first key is.
 
-use firebox_core::{EqualPolicy, Key, KeyBuilder};
+use firebox_core::{EqualPolicy, Key, KeyBuilder, SplitRule};
 use firebox_loader::Shuffle;
 use serde::Serialize;
 
@@ -32,6 +32,11 @@ impl Keys {
         // Series that both sides have were trained on once where no split was written, and are refused.
         if config.split.is_none() && config.data.test.is_some() {
             windows = windows.field("equal", json(&EqualPolicy::Error));
+        }
+        // So are, or are left out, those with steps of test series.
+        let keeps = matches!(config.split, Some(SplitRule::Given { equal: EqualPolicy::Keep, .. }));
+        if config.data.test.is_some() && !keeps {
+            windows = windows.field("steps", "refused");
         }
         let windows = windows.finish();
         let augmented = firebox_cache::augmented_key(windows, &effective(&config.augment), seed);

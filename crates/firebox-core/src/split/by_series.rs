@@ -1,8 +1,8 @@
 //! Divides whole series: drawn evenly from each class, or as the files give them. Equal series stay together.
 
 use super::{EqualPolicy, SplitError};
-use crate::equal::{equal_to_tests, firsts, units};
-use crate::{EqualSeries, Origin, SeriesSet, Stream};
+use crate::equal::{equal_to_tests, firsts, names, units, with_steps_of_tests};
+use crate::{EqualSeries, Origin, SeriesSet, SharedStretch, Stream};
 
 /// In place of the part of a series that no part has.
 pub(super) const LEFT_OUT: usize = 3;
@@ -30,22 +30,21 @@ pub(super) fn parts_given(
         }
     }
     let firsts = firsts(set);
-    let mut tested = EqualSeries::tested(set, &firsts, &train);
-    match (policy, &tested.given) {
-        (EqualPolicy::Error, Some([train, test])) => {
-            let (series, train, test) = (tested.tested, train.clone(), test.clone());
-            return Err(SplitError::Equal { series, train, test });
+    let equal = equal_to_tests(set, &firsts, &train);
+    let within = with_steps_of_tests(set, &train, &equal);
+    let mut tested = EqualSeries::tested(set, &equal, &within);
+    if policy == EqualPolicy::Error {
+        refuse(set, &equal, &within)?;
+    }
+    if policy == EqualPolicy::Drop {
+        if equal.len() + within.len() == train.len() {
+            return Err(SplitError::NothingElse { series: train.len() });
         }
-        (EqualPolicy::Drop, Some(_)) => {
-            let gone = equal_to_tests(set, &firsts, &train);
-            if gone.len() == train.len() {
-                return Err(SplitError::NothingElse { series: train.len() });
-            }
-            gone.iter().for_each(|[index, _]| parts[*index] = LEFT_OUT);
-            train.retain(|index| parts[*index] != LEFT_OUT);
-            tested.left_out = gone.into_iter().map(|[index, _]| index).collect();
-        }
-        _ => {}
+        let equal = equal.iter().map(|[index, _]| *index);
+        tested.left_out = equal.chain(within.iter().map(|stretch| stretch.series[0])).collect();
+        tested.left_out.sort_unstable();
+        tested.left_out.iter().for_each(|index| parts[*index] = LEFT_OUT);
+        train.retain(|index| parts[*index] != LEFT_OUT);
     }
     let units = units(&firsts, &train);
     // Where nothing is drawn, nothing is drawn together.
@@ -56,6 +55,21 @@ pub(super) fn parts_given(
     let equal = EqualSeries { together: drawn.together, drawn: drawn.drawn, ..tested };
     draw(set, units, &[(1, validation)], Stream::new(seed, "validation split"), &mut parts);
     Ok((parts, equal))
+}
+
+/// Refuses training series that equal one of a test file, or have steps of one.
+fn refuse(
+    set: &SeriesSet,
+    equal: &[[usize; 2]],
+    within: &[SharedStretch],
+) -> Result<(), SplitError> {
+    if let Some(pair) = equal.first() {
+        let ([train, test], series) = (names(set, *pair), equal.len());
+        return Err(SplitError::Equal { series, train, test });
+    }
+    let Some(stretch) = within.first() else { return Ok(()) };
+    let ([train, test], series) = (names(set, stretch.series), within.len());
+    Err(SplitError::Within { series, train, test, steps: stretch.steps })
 }
 
 /// The part of each series where whole series are drawn.
@@ -373,8 +387,46 @@ mod tests {
         let drop = SplitRule::Given { validation: 0.0, seed: 1, equal: EqualPolicy::Drop };
         let empty = split(&only, &rule(6, 1), &drop, &Labels::None).unwrap_err().to_string();
         assert!(
-            empty.starts_with("each series of the training files, 1 in all, equals"),
+            empty.starts_with("each series of the training files, 1 in all, equals one"),
             "{empty}"
         );
+    }
+
+    #[test]
+    fn training_series_that_have_steps_of_test_series_are_refused_or_left_out() {
+        let mut draws = Stream::new(1, "bars").draws();
+        let bars: Vec<f64> = (0..900).map(|_| draws.uniform_f64()).collect();
+        let of = |name: &str, from: usize, to: usize, origin| Series {
+            origin,
+            ..Series::regular(name, from as i64 * 1000, 1000, bars[from..to].to_vec(), 1)
+        };
+        let set = |test: [usize; 2]| {
+            let series = vec![
+                of("old", 10, 300, Origin::Train),
+                of("first", 300, 500, Origin::Train),
+                of("second", 500, 700, Origin::Train),
+                of("test", test[0], test[1], Origin::Test),
+            ];
+            let channels = vec![Channel::new("x", Role::Other)];
+            Arc::new(SeriesSet::new(channels, vec![], series).unwrap())
+        };
+        let split_by = |test, equal| {
+            let given = SplitRule::Given { validation: 0.0, seed: 1, equal };
+            split(&set(test), &rule(20, 5), &given, &Labels::None)
+        };
+        let said = split_by([400, 600], EqualPolicy::Error).unwrap_err().to_string();
+        let expected = "2 series of the training files have steps of the test files, with the same times and values, such as `first`, which has 100 steps of `test`: ";
+        assert!(said.starts_with(expected) && said.contains("split.given.equal=drop"), "{said}");
+        let one = split_by([650, 800], EqualPolicy::Error).unwrap_err().to_string();
+        assert!(one.starts_with("1 series of the training files has steps"), "{one}");
+        assert!(split_by([690, 900], EqualPolicy::Error).is_ok(), "10 steps may be chance");
+        let dropped = split_by([400, 600], EqualPolicy::Drop).unwrap();
+        assert!(dropped.train.windows().iter().all(|window| window.series == 0));
+        assert_eq!((dropped.equal.left_out.clone(), dropped.equal.within), (vec![1, 2], 2));
+        let [warning] = &dropped.equal.warnings()[..] else { panic!("{:?}", dropped.equal) };
+        assert!(warning.ends_with("are left out of training and validation"), "{warning}");
+        let kept = split_by([400, 600], EqualPolicy::Keep).unwrap();
+        assert!(kept.train.len() > dropped.train.len() && kept.equal.within == 2);
+        assert!(kept.equal.warnings()[0].contains("may be too good"));
     }
 }

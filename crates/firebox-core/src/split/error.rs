@@ -87,11 +87,26 @@ pub enum SplitError {
     },
     /// Training series that all equal a test series, where such are left out.
     #[error(
-        "each series of the training files, {series} in all, equals one of the test files, value for value: split.given.equal = \"drop\" leaves nothing to train on\n  name other files to train on in `data.path`"
+        "each series of the training files, {series} in all, equals one of the test files, value for value, or has steps of one: split.given.equal = \"drop\" leaves nothing to train on\n  name other files to train on in `data.path`"
     )]
     NothingElse {
         /// Training series.
         series: usize,
+    },
+    /// Training series that have steps of a test series.
+    #[error(
+        "{series} series of the training files {} steps of the test files, with the same times and values, such as `{train}`, which has {steps} steps of `{test}`: what is measured would be too good\n  leave these steps out of the training files, leave such series out with split.given.equal=drop, or train on them with split.given.equal=keep",
+        if *series == 1 { "has" } else { "have" }
+    )]
+    Within {
+        /// Training series with steps of a test series.
+        series: usize,
+        /// One of them.
+        train: String,
+        /// The one whose steps it has.
+        test: String,
+        /// How many of these follow each other there.
+        steps: usize,
     },
     /// Forward labels without a closing price.
     #[error("forward labels need a channel with the role `close`")]

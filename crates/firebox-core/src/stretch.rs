@@ -1,0 +1,409 @@
+//! Stretches of steps that two data have in common: the same times and the same values, one step after the other, whatever
+//! their series are called and wherever they begin or end. Labels are not compared.
+//!
+//! Blocks of half the shortest stretch are looked up by their hash, so that the time it takes grows with the number of steps
+//! and not with that of pairs. What is found is compared value by value.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::{Series, SeriesSet, Window};
+
+/// Fewest steps that are evidence of one origin. A choice: less may be chance.
+pub const LEAST_STRETCH: usize = 16;
+
+/// Fewest different steps among them. A choice: what hardly changes, as a closed market, is the same in many series.
+const DISTINCT: usize = 8;
+
+/// Steps whose hash is looked up: wherever a stretch begins, it has so many that begin at a multiple of it.
+const BLOCK: usize = LEAST_STRETCH.div_ceil(2);
+
+/// Places that are compared of those with one hash: there are more only where series of one side share steps.
+const PLACES: usize = 4;
+
+/// Steps that are hashed at a time.
+const AT_ONCE: usize = 1 << 16;
+
+/// An odd number near 2⁶⁴ divided by the golden ratio, which spreads what it multiplies over all bits.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c55;
+
+/// Steps of a set of series, and the channels by which they are told apart.
+#[derive(Clone, Debug)]
+pub struct Steps<'a> {
+    set: &'a SeriesSet,
+    channels: Vec<usize>,
+    ranges: Vec<(usize, Range<usize>)>,
+}
+
+/// Steps that are in both of two data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedStretch {
+    /// The series of each, as an index into its set.
+    pub series: [usize; 2],
+    /// Time of the first step.
+    pub start: i64,
+    /// Number of steps.
+    pub steps: usize,
+}
+
+impl<'a> Steps<'a> {
+    /// All steps of some series.
+    pub fn of_series(set: &'a SeriesSet, series: impl IntoIterator<Item = usize>) -> Self {
+        let all = series.into_iter().map(|index| (index, 0..set.series()[index].len()));
+        Self { set, channels: (0..set.channels().len()).collect(), ranges: all.collect() }
+    }
+
+    /// All steps that some windows of its series have.
+    pub fn of_windows<'w>(
+        set: &'a SeriesSet,
+        windows: impl IntoIterator<Item = &'w Window>,
+    ) -> Self {
+        let windows = windows.into_iter().map(|window| (window.series as usize, window.steps()));
+        let mut all: Vec<(usize, Range<usize>)> = windows.collect();
+        all.sort_unstable_by_key(|(series, steps)| (*series, steps.start, steps.end));
+        let mut ranges: Vec<(usize, Range<usize>)> = Vec::new();
+        for (series, steps) in all {
+            match ranges.last_mut() {
+                Some((last, range)) if *last == series && steps.start <= range.end => {
+                    range.end = range.end.max(steps.end);
+                }
+                _ => ranges.push((series, steps)),
+            }
+        }
+        Self { set, channels: (0..set.channels().len()).collect(), ranges }
+    }
+
+    /// The same, told apart by these channels, which the set must have.
+    #[must_use]
+    pub fn told_by(mut self, names: &[&str]) -> Self {
+        let channels = self.set.channels();
+        let place = |name: &&str| channels.iter().position(|channel| channel.name == *name);
+        self.channels = names.iter().filter_map(place).collect();
+        self
+    }
+
+    /// Those of series with times.
+    #[must_use]
+    pub(crate) fn with_times(mut self) -> Self {
+        self.ranges.retain(|(series, _)| has_times(&self.set.series()[*series]));
+        self
+    }
+
+    fn series(&self, range: usize) -> &Series {
+        &self.set.series()[self.ranges[range].0]
+    }
+
+    /// First and last time.
+    fn span(&self) -> Option<[i64; 2]> {
+        let mut spans =
+            self.ranges.iter().filter(|(_, steps)| !steps.is_empty()).map(|(series, steps)| {
+                let time = &self.set.series()[*series].time;
+                [time[steps.start], time[steps.end - 1]]
+            });
+        let first = spans.next()?;
+        Some(spans.fold(first, |[from, to], [start, end]| [from.min(start), to.max(end)]))
+    }
+
+    /// The steps of a range that lie in a span of time.
+    fn within(&self, range: usize, [from, to]: [i64; 2]) -> Range<usize> {
+        let steps = self.ranges[range].1.clone();
+        let times = &self.series(range).time[steps.clone()];
+        let start = times.partition_point(|time| *time < from);
+        let end = times.partition_point(|time| *time <= to);
+        steps.start + start..steps.start + end.max(start)
+    }
+
+    /// A hash of the time and the values of each of some steps.
+    fn hashes(&self, range: usize, steps: Range<usize>) -> Vec<u64> {
+        let (series, width) = (self.series(range), self.set.channels().len());
+        let times = &series.time[steps.clone()];
+        let mut hashes = Vec::with_capacity(steps.len());
+        series.values.rows(steps.start * width..steps.end * width, width, |values| {
+            for row in values.chunks_exact(width) {
+                let time = mixed(SPREAD, times[hashes.len()].cast_unsigned());
+                let value = |hash, channel: &usize| mixed(hash, bits(row[*channel]));
+                hashes.push(self.channels.iter().fold(time, value));
+            }
+        });
+        hashes
+    }
+
+    /// The values of a step, zeros of both signs as one.
+    fn values(&self, range: usize, step: usize) -> impl Iterator<Item = u64> {
+        let (series, width) = (self.series(range), self.set.channels().len());
+        self.channels.iter().map(move |channel| bits(series.values.at(step * width + channel)))
+    }
+
+    fn is_equal(&self, (range, step): (usize, usize), other: &Self, at: (usize, usize)) -> bool {
+        self.series(range).time[step] == other.series(at.0).time[at.1]
+            && self.values(range, step).eq(other.values(at.0, at.1))
+    }
+
+    /// Whether steps of a range are too many different ones to be the same by chance.
+    fn is_evidence(&self, range: usize, steps: Range<usize>) -> bool {
+        let mut found = HashSet::new();
+        steps.len() >= LEAST_STRETCH
+            && steps.into_iter().any(|step| {
+                found.insert(self.values(range, step).collect::<Vec<u64>>());
+                found.len() >= DISTINCT
+            })
+    }
+}
+
+/// Whether a series has times, not the numbers of its steps in place of them.
+fn has_times(series: &Series) -> bool {
+    // They increase: with these ends, they are 0, 1, 2, ….
+    let ends = [series.time.first(), series.time.last()].map(|time| time.copied());
+    ends != [Some(0), Some(series.len() as i64 - 1)]
+}
+
+/// For each series of `trained` that has a stretch of steps of `tested`, of [`LEAST_STRETCH`] and more and not all alike,
+/// the first that was found. Series without times have the numbers of their steps as times.
+pub fn shared_stretches(trained: &Steps<'_>, tested: &Steps<'_>) -> Vec<SharedStretch> {
+    let Some(span) = tested.span() else { return Vec::new() };
+    if trained.channels.is_empty() || trained.channels.len() != tested.channels.len() {
+        return Vec::new();
+    }
+    let places: Vec<(usize, Range<usize>)> = (0..trained.ranges.len())
+        .map(|range| (range, trained.within(range, span)))
+        .filter(|(_, steps)| steps.len() >= LEAST_STRETCH)
+        .collect();
+    if places.is_empty() {
+        return Vec::new();
+    }
+    let known = Known::of(tested);
+    let found =
+        places.into_par_iter().filter_map(|(range, steps)| known.first_in(trained, range, steps));
+    let mut found: Vec<SharedStretch> = found.collect();
+    found.dedup_by_key(|stretch| stretch.series[0]);
+    found
+}
+
+/// Where blocks of steps are, by their hashes.
+struct Known<'a> {
+    steps: &'a Steps<'a>,
+    places: HashMap<u64, Vec<(usize, usize)>, BuildHasherDefault<DefaultHasher>>,
+}
+
+impl<'a> Known<'a> {
+    fn of(steps: &'a Steps<'a>) -> Self {
+        let mut places = HashMap::<_, Vec<(usize, usize)>, _>::default();
+        for (range, (_, own)) in steps.ranges.iter().enumerate() {
+            for start in own.clone().step_by(AT_ONCE) {
+                let hashes = steps.hashes(range, start..own.end.min(start + AT_ONCE));
+                for (place, block) in hashes.chunks_exact(BLOCK).enumerate() {
+                    let of_block = places.entry(block.iter().fold(0, rolled)).or_default();
+                    if of_block.len() < PLACES {
+                        of_block.push((range, start + place * BLOCK));
+                    }
+                }
+            }
+        }
+        Self { steps, places }
+    }
+
+    /// The first stretch among some steps of a range.
+    fn first_in(
+        &self,
+        trained: &Steps<'_>,
+        range: usize,
+        steps: Range<usize>,
+    ) -> Option<SharedStretch> {
+        let mut next = steps.start;
+        for start in steps.clone().step_by(AT_ONCE) {
+            let end = steps.end.min(start + AT_ONCE + BLOCK - 1);
+            let blocks = of_blocks(&trained.hashes(range, start..end));
+            for (step, hash) in (start..).zip(blocks) {
+                if step < next {
+                    continue;
+                }
+                for place in self.places.get(&hash).into_iter().flatten() {
+                    let (from, to) = self.extent(trained, (range, step), *place);
+                    if trained.is_evidence(range, from..to) {
+                        return Some(SharedStretch {
+                            series: [trained.ranges[range].0, self.steps.ranges[place.0].0],
+                            start: trained.series(range).time[from],
+                            steps: to - from,
+                        });
+                    }
+                    // A long run of one value is looked at once.
+                    if to - from >= LEAST_STRETCH {
+                        next = next.max(to);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The steps around one of `trained` that equal those around a known one.
+    fn extent(
+        &self,
+        trained: &Steps<'_>,
+        (range, step): (usize, usize),
+        (place, at): (usize, usize),
+    ) -> (usize, usize) {
+        let (ours, known) = (&trained.ranges[range].1, &self.steps.ranges[place].1);
+        let is_equal =
+            |one: usize, other: usize| trained.is_equal((range, one), self.steps, (place, other));
+        let before = (1..=(step - ours.start).min(at - known.start))
+            .take_while(|back| is_equal(step - back, at - back));
+        let after = (0..(ours.end - step).min(known.end - at))
+            .take_while(|on| is_equal(step + on, at + on));
+        (step - before.count(), step + after.count())
+    }
+}
+
+/// The hash of each block of consecutive steps, made from the one before it.
+fn of_blocks(hashes: &[u64]) -> Vec<u64> {
+    let Some(first) = hashes.get(..BLOCK) else { return Vec::new() };
+    let mut hash = first.iter().fold(0, rolled);
+    let oldest = (1..BLOCK).fold(1u64, |power, _| power.wrapping_mul(SPREAD));
+    let mut blocks = Vec::with_capacity(hashes.len() - BLOCK + 1);
+    blocks.push(hash);
+    for (gone, new) in hashes.iter().zip(&hashes[BLOCK..]) {
+        hash = rolled(hash.wrapping_sub(gone.wrapping_mul(oldest)), new);
+        blocks.push(hash);
+    }
+    blocks
+}
+
+fn rolled(hash: u64, step: &u64) -> u64 {
+    hash.wrapping_mul(SPREAD).wrapping_add(*step)
+}
+
+fn mixed(hash: u64, bits: u64) -> u64 {
+    let hash = (hash ^ bits).wrapping_mul(SPREAD);
+    hash ^ (hash >> 29)
+}
+
+fn bits(value: f64) -> u64 {
+    if value == 0.0 { 0 } else { value.to_bits() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Channel, Role, Stream};
+
+    const MINUTE: i64 = 60_000_000;
+    const DAY: i64 = 1_700_000_000_000_000;
+
+    /// Two channels of a walk.
+    fn walk(name: &str, steps: usize) -> Vec<f64> {
+        let mut draws = Stream::new(3, name).draws();
+        (0..2 * steps).map(|_| draws.uniform_f64()).collect()
+    }
+
+    fn series(name: &str, start: i64, values: &[f64]) -> Series {
+        Series::regular(name, DAY + start * MINUTE, MINUTE, values.to_vec(), 2)
+    }
+
+    fn set(series: Vec<Series>) -> SeriesSet {
+        let channels = ["x", "y"].map(|name| Channel::new(name, Role::Other));
+        SeriesSet::new(channels.to_vec(), vec![], series).unwrap()
+    }
+
+    fn shared(trained: &SeriesSet, tested: &SeriesSet) -> Vec<SharedStretch> {
+        let all = |set: &SeriesSet| 0..set.series().len();
+        shared_stretches(
+            &Steps::of_series(trained, all(trained)),
+            &Steps::of_series(tested, all(tested)),
+        )
+    }
+
+    #[test]
+    fn a_part_of_one_series_and_one_that_spans_two_are_found() {
+        let bars = walk("bars", 4000);
+        let trained = set(vec![
+            series("far", 0, &walk("far", 4000)),
+            series("first", 0, &bars[..4000]),
+            series("second", 2000, &bars[4000..]),
+        ]);
+        let of = |from: usize, to: usize| {
+            set(vec![series("test", from as i64, &bars[2 * from..2 * to])])
+        };
+        let found = |from: usize, to: usize| -> Vec<([usize; 2], usize)> {
+            let all = shared(&trained, &of(from, to));
+            all.into_iter().map(|stretch| (stretch.series, stretch.steps)).collect()
+        };
+        assert_eq!(found(101, 333), [([1, 0], 232)]);
+        assert_eq!(found(1507, 3001), [([1, 0], 493), ([2, 0], 1001)]);
+        assert_eq!(shared(&trained, &of(1507, 3001))[1].start, DAY + 2000 * MINUTE);
+        // The shortest that counts, wherever it begins; less is chance.
+        for from in 700..720 {
+            assert_eq!(found(from, from + LEAST_STRETCH), [([1, 0], LEAST_STRETCH)], "{from}");
+            assert_eq!(found(from, from + LEAST_STRETCH - 1), []);
+            assert_eq!(found(1984 + from - 700, 2100).len(), if from == 700 { 2 } else { 1 });
+        }
+    }
+
+    #[test]
+    fn a_stretch_is_found_over_the_ends_of_what_is_hashed_at_once() {
+        let bars = walk("long", AT_ONCE + 400);
+        let trained = set(vec![series("long", 0, &bars)]);
+        for from in [AT_ONCE - 20, AT_ONCE - LEAST_STRETCH, AT_ONCE - 7, AT_ONCE] {
+            let mut other = walk("other", AT_ONCE + 400);
+            let part = 2 * from..2 * (from + LEAST_STRETCH);
+            other[part.clone()].copy_from_slice(&bars[part]);
+            let tested = set(vec![series("test", 0, &other)]);
+            for [one, two] in [[&trained, &tested], [&tested, &trained]] {
+                let found = shared(one, two);
+                assert_eq!(found.len(), 1, "{from}");
+                assert_eq!(found[0].steps, LEAST_STRETCH, "{from}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_times_other_values_and_what_hardly_changes_are_no_evidence() {
+        let bars = walk("bars", 300);
+        let trained = set(vec![series("bars", 0, &bars)]);
+        assert_eq!(shared(&trained, &set(vec![series("bars", 1, &bars)])), []);
+        // Another market of the same name and times.
+        assert_eq!(shared(&trained, &set(vec![series("bars", 0, &walk("other", 300))])), []);
+        let mut every = bars.clone();
+        every.iter_mut().step_by(2 * (LEAST_STRETCH - 1)).for_each(|value| *value += 1.0);
+        assert_eq!(shared(&trained, &set(vec![series("bars", 0, &every)])), []);
+        let flat: Vec<f64> = (0..40_000).map(|value| f64::from(value / 10_000)).collect();
+        let flats = |name| set(vec![series(name, 0, &flat)]);
+        assert_eq!(shared(&flats("one"), &flats("other")), []);
+        // Behind such a run, it is found.
+        let both = |name| set(vec![series(name, 0, &[&flat[..], &bars[..]].concat())]);
+        assert_eq!(shared(&both("one"), &both("other")).len(), 1);
+    }
+
+    #[test]
+    fn steps_of_windows_and_common_channels_alone_are_compared() {
+        let bars = walk("bars", 200);
+        let one = set(vec![series("one", 0, &bars)]);
+        let more: Vec<f64> = bars.chunks(2).flat_map(|row| [row[1], 7.0, row[0]]).collect();
+        let channels = ["y", "new", "x"].map(|name| Channel::new(name, Role::Other));
+        let wide = Series::regular("wide", DAY, MINUTE, more, 3);
+        let wide = SeriesSet::new(channels.to_vec(), vec![], vec![wide]).unwrap();
+        let window = |start, length| Window { series: 0, start, length, label: None };
+        let common = ["x", "y"];
+        let found = |trained: &[Window], tested: &[Window]| {
+            let trained = Steps::of_windows(&one, trained).told_by(&common);
+            let tested = Steps::of_windows(&wide, tested).told_by(&common);
+            shared_stretches(&trained, &tested).first().map(|stretch| stretch.steps)
+        };
+        let before = [window(10, 30), window(30, 30), window(0, 30)];
+        assert_eq!(found(&before, &[window(60, 50)]), None);
+        assert_eq!(found(&before, &[window(50, 50)]), None, "10 steps are too few");
+        assert_eq!(found(&before, &[window(40, 50)]), Some(20));
+        assert_eq!(found(&before, &[window(0, 200)]), Some(60));
+    }
+
+    #[test]
+    fn steps_that_have_numbers_for_times_are_told_from_those_with_times() {
+        let bars = walk("bars", 50);
+        let numbered = Series::regular("numbered", 0, 1, bars.clone(), 2);
+        let all = set(vec![numbered, series("timed", 0, &bars)]);
+        assert_eq!(Steps::of_series(&all, 0..2).with_times().ranges, [(1, 0..50)]);
+        assert_eq!(shared(&all, &all).len(), 2);
+    }
+}
