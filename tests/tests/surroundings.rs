@@ -422,6 +422,22 @@ fn a_full_disk_under_a_tracker_is_said_once_and_changes_nothing() {
     assert!(summary.contains("No space left"), "{summary}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_limit_for_files_is_an_error_and_not_a_silent_end() {
+    let project = project();
+    let mut shell = Command::new("sh");
+    // A few KiB, in whichever unit this shell counts.
+    shell.args(["-c", "ulimit -f 8; exec \"$0\" run p.toml"]).arg(firebox_tests::program());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FIREBOX_")) {
+        shell.env_remove(name);
+    }
+    let output = shell.current_dir(project.path()).output().unwrap();
+    let said = errors(&output);
+    assert_eq!(code(&output), Some(1), "{said}");
+    assert!(said.contains("File too large"), "{said}");
+}
+
 #[test]
 fn what_makes_a_score_worthless_is_said_first() {
     let project = project();

@@ -1,7 +1,7 @@
 //! The folder of one run: its lock, its event log, and the manifest that says it is finished.
 
 use std::fs::{DirEntry, File, OpenOptions, TryLockError};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -194,13 +194,25 @@ impl RunFolder {
     pub(crate) fn events(&self) -> Result<EventLog, PipelineError> {
         let path = self.path.join(EVENTS);
         let mut options = OpenOptions::new();
-        let mut file = options.create(true).append(true).open(&path).map_err(at(&path))?;
+        let mut file =
+            options.create(true).append(true).read(true).open(&path).map_err(at(&path))?;
         // A killed attempt may have left half a line; nothing may be appended to that.
-        if file.metadata().map_err(at(&path))?.len() > 0 {
+        if ends_within_a_line(&mut file).map_err(at(&path))? {
             file.write_all(b"\n").map_err(at(&path))?;
         }
         Ok(EventLog::new(file))
     }
+}
+
+/// Whether something stands behind the last end of a line.
+fn ends_within_a_line(file: &mut File) -> std::io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
 }
 
 /// Whether a lock is still the file of that name.
@@ -439,6 +451,18 @@ mod tests {
         run.write(PIPELINE, b"text").unwrap();
         let mode = |name| std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode(PIPELINE), mode(EVENTS));
+    }
+
+    #[test]
+    fn an_attempt_goes_on_behind_whole_lines_and_behind_half_a_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunFolder::open(folder.path()).unwrap();
+        let path = folder.path().join(EVENTS);
+        for (before, after) in [("", ""), ("{}\n", "{}\n"), ("{}\n{\"ti", "{}\n{\"ti\n")] {
+            std::fs::write(&path, before).unwrap();
+            run.events().unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
+        }
     }
 
     #[test]

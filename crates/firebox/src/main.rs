@@ -168,6 +168,7 @@ const STOPPED_AT_ONCE: i32 = 131;
 
 fn main() -> ExitCode {
     memory::keep();
+    outlive_the_limit_of_files();
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(refused) => return error::render_usage(&refused, std::env::args_os()),
@@ -325,15 +326,33 @@ unsafe extern "C" {
 /// `firebox watch` tell the rest.
 #[cfg(unix)]
 fn outlive_the_terminal() {
-    /// `SIGHUP` and `SIG_IGN` of every Unix's signal.h.
+    /// `SIGHUP` of every Unix's signal.h.
     const SIGHUP: std::ffi::c_int = 1;
-    const SIG_IGN: usize = 1;
-    // SAFETY: a function of the C library; ignoring a signal calls nothing of ours.
-    unsafe { signal(SIGHUP, SIG_IGN) };
+    ignore(SIGHUP);
 }
 
 #[cfg(not(unix))]
 fn outlive_the_terminal() {}
+
+/// Lets a file that grows beyond the limit for files (`ulimit -f`) be an error that says so, instead of the end of the
+/// process.
+#[cfg(unix)]
+fn outlive_the_limit_of_files() {
+    /// `SIGXFSZ` of the signal.h of Linux, macOS and the BSDs.
+    const SIGXFSZ: std::ffi::c_int = 25;
+    ignore(SIGXFSZ);
+}
+
+#[cfg(not(unix))]
+fn outlive_the_limit_of_files() {}
+
+#[cfg(unix)]
+fn ignore(number: std::ffi::c_int) {
+    /// `SIG_IGN` of every Unix's signal.h.
+    const SIG_IGN: usize = 1;
+    // SAFETY: a function of the C library; ignoring a signal calls nothing of ours.
+    unsafe { signal(number, SIG_IGN) };
+}
 
 fn plan(flags: &PlanFlags) -> anyhow::Result<ExitCode> {
     let source = Source::File(flags.file.clone());
