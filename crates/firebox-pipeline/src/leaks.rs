@@ -243,13 +243,16 @@ impl<'a> Checking<'a> {
         }
     }
 
+    /// The names of all series that are held out, and of those that are left out because they equal one of these: so they
+    /// still do when all are changed.
     fn held_out(&self, split: &Split) -> Vec<String> {
         let of = |part: &HeldOutWindows| {
-            part.windows().iter().map(|window| window.series).collect::<Vec<_>>()
+            part.windows().iter().map(|window| window.series as usize).collect::<Vec<_>>()
         };
         let series = of(&split.validation).into_iter().chain(of(&split.test));
+        let series = series.chain(split.equal.left_out.iter().copied());
         let mut names: Vec<String> =
-            series.map(|index| self.set.series()[index as usize].name.clone()).collect();
+            series.map(|index| self.set.series()[index].name.clone()).collect();
         names.sort_unstable();
         names.dedup();
         names
@@ -430,6 +433,27 @@ mod tests {
         assert!(mixed.train.len() > right.train.len());
         let error = checking.compare_scales("the split", &mixed).unwrap_err();
         assert!(error.to_string().contains("what is held out"), "{error}");
+    }
+
+    #[test]
+    fn training_series_that_equal_test_series_stay_left_out_when_what_is_held_out_is_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, samples: &[usize]| {
+            let line = |i: &usize| format!("{i},2,{}:{}\n", i * i % 7, ["a", "b"][i % 2]);
+            let lines: String = samples.iter().map(line).collect();
+            let file = folder.path().join(name);
+            std::fs::write(&file, format!("@classLabel true a b\n@data\n{lines}")).unwrap();
+            file
+        };
+        let mut data = DataConfig::new(write("train.ts", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
+        data.test = Some(firebox_data::Paths(vec![write("test.ts", &[3, 6, 20, 21])]));
+        let mut config = PipelineConfig { data, labels: Labels::Last, ..PipelineConfig::default() };
+        (config.window.length, config.window.whole) = (3, true);
+        let equal = firebox_core::EqualPolicy::Drop;
+        config.split = Some(SplitRule::Given { validation: 0.2, seed: 1, equal });
+        let checking = Checking::new(&config, &Silent).unwrap();
+        assert_eq!(checking.splits[0].1.equal.left_out.len(), 2);
+        checking.run().unwrap();
     }
 
     #[test]
