@@ -66,6 +66,12 @@ pub fn stored_checks(cache: &Path, key: Key) -> Option<Checks> {
     store::peek(cache, key)
 }
 
+/// The series that are stored under a key with what was found in them, whatever became of their files. None if they are
+/// not there whole, or are converted samples, whose values stay in their shards.
+pub fn stored(cache: &Path, key: Key) -> Option<(SeriesSet, Checks)> {
+    store::load(cache, key, vec![]).ok().flatten()
+}
+
 /// Where [`ingest`] stores the result of a key.
 pub fn stored_at(cache: &Path, key: Key) -> PathBuf {
     store::folder(cache, key)

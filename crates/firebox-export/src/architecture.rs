@@ -257,6 +257,23 @@ impl Architecture {
         }
     }
 
+    /// Most steps of a window, of a model that has a position, or weights, for each.
+    pub fn most_steps(&self) -> Option<usize> {
+        match self {
+            Self::Transformer { time, .. }
+            | Self::Mlp { time, .. }
+            | Self::Masked {
+                config: MaskedConfig { encoder: AnyEncoderConfig::Transformer(_), .. },
+                time,
+                ..
+            }
+            | Self::EncoderClassifier { encoder: AnyEncoderConfig::Transformer(_), time, .. } => {
+                Some(*time)
+            }
+            _ => None,
+        }
+    }
+
     /// Classes that it tells apart, if it is a classifier.
     pub fn classes(&self) -> Option<usize> {
         match self {

@@ -146,6 +146,7 @@ impl ModelCard {
             let channels = self.normaliser.channels().iter().map(|channel| channel.name.as_str());
             rows.push(("Channels, in order", list(&mut { channels })));
             rows.push(("Windows", self.windows()));
+            rows.extend(self.most_steps().map(|most| ("Steps that the model takes", most)));
             rows.push(("Normalisation", self.normalisation()));
             if !self.classes.is_empty() {
                 rows.push(("Classes, in the order of the logits", classes));
@@ -198,6 +199,15 @@ impl ModelCard {
             rule.targets.iter().map(|target| format!("{}+{horizon}", name(target))).collect()
         };
         rule.horizons.iter().flat_map(of).collect()
+    }
+
+    /// How many steps windows may have, where that is not free.
+    fn most_steps(&self) -> Option<String> {
+        let most = self.architecture.most_steps()?;
+        Some(match self.architecture {
+            Architecture::Mlp { .. } => format!("{most}, no more and no fewer"),
+            _ => format!("{most} at most: it has a position for each"),
+        })
     }
 
     fn windows(&self) -> String {

@@ -50,7 +50,7 @@ mod weights;
 pub use architecture::{Architecture, Model};
 pub use card::{CARD_VERSION, ModelCard, Task, TextInput};
 pub use error::ExportError;
-pub use onnx::{OPSET, Part, onnx, proto};
+pub use onnx::{OPSET, Part, Port, onnx, ports, proto};
 pub use saved::{CARD, SavedModel, TOKENIZER, WEIGHTS, write_together, write_whole};
 pub use weights::{parameters_from_safetensors, safetensors};
 

@@ -9,8 +9,8 @@ use firebox_models::Parameter;
 
 use crate::error::at;
 use crate::{
-    CARD_VERSION, ExportError, Model, ModelCard, Part, onnx, parameters_from_safetensors,
-    safetensors,
+    CARD_VERSION, ExportError, Model, ModelCard, Part, Port, onnx, parameters_from_safetensors,
+    ports, safetensors,
 };
 
 /// Name of the file of weights.
@@ -120,6 +120,14 @@ impl SavedModel {
     /// As [`onnx()`].
     pub fn onnx(&self, part: Part) -> Result<Vec<u8>, ExportError> {
         onnx(&self.card.architecture, &self.parameters, part, &self.card.metadata())
+    }
+
+    /// The inputs and the outputs of that graph.
+    ///
+    /// # Errors
+    /// As [`ports()`].
+    pub fn ports(&self, part: Part) -> Result<[Vec<Port>; 2], ExportError> {
+        ports(&self.card.architecture, &self.parameters, part)
     }
 
     /// Builds the model on a device, in evaluation and in the precision of its training.

@@ -1,5 +1,7 @@
 //! `firebox export`: the trained model of a run as files for other programs.
 
+mod how;
+
 use std::path::{Path, PathBuf};
 
 use firebox_export::{
@@ -73,8 +75,7 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
                 request.run.display()
             );
             refuse_name_of(&output, "onnx", "--format safetensors", "--format onnx")?;
-            let written =
-                Written { output: &output, is_onnx: false, content: model.safetensors()? };
+            let written = Written { output: &output, graph: None, content: model.safetensors()? };
             file(&model, &own, written, request.force, usage)
         }
         ExportFormat::Onnx => {
@@ -88,7 +89,8 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
                 output.display()
             );
             refuse_name_of(&output, "safetensors", "--format onnx", "--format safetensors")?;
-            let written = Written { output: &output, is_onnx: true, content: model.onnx(part)? };
+            let written =
+                Written { output: &output, graph: Some(part), content: model.onnx(part)? };
             file(&model, &own, written, request.force, usage)
         }
     }
@@ -114,7 +116,8 @@ fn refuse_name_of(
 /// What is written, and where to.
 struct Written<'a> {
     output: &'a Path,
-    is_onnx: bool,
+    /// The part of the model, if it is a graph.
+    graph: Option<Part>,
     content: Vec<u8>,
 }
 
@@ -129,7 +132,11 @@ fn file(
     let output = replaceable(written.output, force, own)?;
     let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let card = replaceable(&output.with_file_name(format!("{name}.md")), force, own)?;
-    let text = model.card.markdown(&how(&name, model, written.is_onnx));
+    let how = match written.graph {
+        Some(part) => how::of_graph(&name, model, part)?,
+        None => how::of_weights(&name, &model.card),
+    };
+    let text = model.card.markdown(&how);
     let mut files: Vec<(PathBuf, &[u8])> = vec![];
     if let Some(tokenizer) = &model.tokenizer {
         let beside = output.with_file_name(tokenizer_of(&name));
@@ -146,83 +153,6 @@ fn file(
 fn tokenizer_of(name: &str) -> String {
     format!("{name}.{TOKENIZER}")
 }
-
-/// How a file of a model of texts is used, for its card.
-fn how_of_texts(name: &str, longest: usize, is_onnx: bool) -> String {
-    let lead = format!(
-        "Texts become tokens by `{}`. The probability of a label is the logistic function of its logit; it holds from the \
-         threshold below on.",
-        tokenizer_of(name)
-    );
-    if is_onnx {
-        return format!(
-            "`{name}` is an ONNX graph of standard operators. {lead}\n\n\
-             ```python\nimport onnxruntime, tokenizers\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
-             tokenizer = tokenizers.Tokenizer.from_file(\"{}\")\n\
-             tokenizer.no_padding()\ntokenizer.enable_truncation({longest})\n\
-             # tokens: int64 [batch, time]; lengths: int64 [batch], the valid tokens of each text\n\
-             outputs = session.run(None, {{\"tokens\": tokens, \"lengths\": lengths}})\n```",
-            tokenizer_of(name)
-        );
-    }
-    format!(
-        "`{name}` holds the weights under PyTorch's names. {lead}\n\n\
-         ```python\nfrom safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"{name}\"))\n```\n\n\
-         The folder of `firebox export --format torch` has the class of `model`."
-    )
-}
-
-/// How a file is used, for its card.
-fn how(name: &str, model: &SavedModel, is_onnx: bool) -> String {
-    if let Some(texts) = &model.card.texts {
-        return how_of_texts(name, texts.longest, is_onnx);
-    }
-    let classes = match model.card.classes.is_empty() {
-        true => "",
-        false => " Logits and probabilities are in the order of the classes below.",
-    };
-    let mut lead =
-        "Windows are cut and normalised before they are given to the model, as stated below."
-            .to_owned();
-    if model.card.forecast.is_some() {
-        lead += " Outputs and static features are scaled: `firebox_models.py` of `firebox export --format torch` has \
-                 `statics`, which makes the one, and `restore`, which brings the other to the units of the data.";
-    }
-    if is_onnx {
-        return format!(
-            "`{name}` is an ONNX graph of standard operators. {lead}{classes}\n\n\
-             ```python\nimport onnxruntime\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
-             # input: float32 [batch, time, channel]; lengths: int64 [batch], the valid steps of each window\n\
-             outputs = session.run(None, {{\"input\": windows, \"lengths\": lengths}})\n```"
-        );
-    }
-    format!(
-        "`{name}` holds the weights under PyTorch's names. {lead}{classes}\n\n\
-         ```python\nfrom safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"{name}\"))\n```\n\n\
-         That module also has the class of `model`."
-    )
-}
-
-/// How the folder of a model of windows is used in Python.
-const HOW_WINDOWS: &str = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them, \
-    `model.json` all that is stated below. Windows are cut and normalised before they are given to the model.\n\n\
-    ```python\nimport firebox_models\n\nmodel, card = firebox_models.load(\".\")\n\
-    windows = [firebox_models.normalise(window, card) for window in raw]  # each [time, channel]\n\
-    MADE(*firebox_models.batch(windows))\n```";
-
-fn how_of_windows(is_encoder: bool) -> String {
-    let made = if is_encoder { "vectors = model.embed" } else { "logits = model" };
-    HOW_WINDOWS.replace("MADE", made)
-}
-
-/// The same of a model of texts.
-const HOW_TEXTS: &str = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them, \
-    `tokenizer.json` how texts become tokens, `model.json` all that is stated below.\n\n\
-    ```python\nimport firebox_models, tokenizers, torch\n\nmodel, card = firebox_models.load(\".\")\n\
-    tokenizer = tokenizers.Tokenizer.from_file(\"tokenizer.json\")\n\
-    tokenizer.no_padding()\ntokenizer.enable_truncation(card[\"texts\"][\"longest\"])\n\
-    tokens = torch.tensor([tokenizer.encode(text).ids])\n\
-    probabilities = model(tokens, torch.tensor([tokens.shape[1]])).sigmoid()\n```";
 
 /// What a folder for Python is made of, and what Python adds to it.
 const OF_TORCH: [&str; 6] = [WEIGHTS, CARD, TOKENIZER, MODULE, README, "__pycache__"];
@@ -243,10 +173,7 @@ fn torch(
     let made = temporary().map_err(at(parent))?;
     model.write(made.path())?;
     write_whole(&made.path().join(MODULE), PYTORCH.as_bytes())?;
-    let how = match model.card.texts.is_some() {
-        true => HOW_TEXTS.to_owned(),
-        false => how_of_windows(model.card.architecture.is_encoder()),
-    };
+    let how = how::of_folder(&model.card);
     write_whole(&made.path().join(README), model.card.markdown(&how).as_bytes())?;
     open_to_all(made.path())?;
     if target.is_dir() {
@@ -341,16 +268,6 @@ fn open_to_all(_: &Path) -> Result<(), PipelineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_model_without_vectors_is_not_asked_for_them() {
-        let [encoder, other] = [true, false].map(how_of_windows);
-        assert!(
-            encoder.contains("vectors = model.embed(*firebox_models.batch(windows))"),
-            "{encoder}"
-        );
-        assert!(other.contains("logits = model(*firebox_models.batch(windows))"), "{other}");
-    }
 
     #[test]
     fn a_folder_is_replaced_if_it_is_an_export_and_the_model_is_not_read_from_it() {

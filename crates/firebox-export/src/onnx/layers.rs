@@ -495,6 +495,11 @@ impl Graph<'_> {
     /// The input that says which steps are hidden.
     pub(super) fn mask(&mut self) -> Value {
         let axes = [Axis::Free("batch"), Axis::Free("time")];
-        self.input("mask", BOOL, &axes, "which steps are hidden from the model and restored")
+        self.input(
+            "mask",
+            BOOL,
+            &axes,
+            "true where a step is hidden from the model, to be restored",
+        )
     }
 }

@@ -13,7 +13,9 @@ use prost::Message;
 
 use crate::{Architecture, ExportError};
 use graph::Graph;
-use proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
+use proto::{
+    Dimension, GraphProto, ModelProto, OperatorSetIdProto, StringStringEntryProto, ValueInfoProto,
+};
 
 /// Version of the standard operators.
 pub const OPSET: i64 = 17;
@@ -75,9 +77,7 @@ pub fn onnx(
     part: Part,
     metadata: &[(String, String)],
 ) -> Result<Vec<u8>, ExportError> {
-    architecture.check(parameters)?;
-    let mut graph = Graph::new(parameters);
-    models::model(&mut graph, architecture, part)?;
+    let graph = graph_of(architecture, parameters, part)?;
     let text = |(key, value): &(String, String)| StringStringEntryProto {
         key: key.clone(),
         value: value.clone(),
@@ -87,7 +87,7 @@ pub fn onnx(
         producer_name: "firebox".to_owned(),
         producer_version: env!("CARGO_PKG_VERSION").to_owned(),
         doc_string: String::new(),
-        graph: Some(graph.finish(architecture.name())),
+        graph: Some(graph),
         opset_import: vec![OperatorSetIdProto { domain: String::new(), version: OPSET }],
         metadata_props: metadata.iter().map(text).collect(),
     };
@@ -95,4 +95,56 @@ pub fn onnx(
         size if size > LARGEST => Err(ExportError::TooLarge { bytes: size }),
         _ => Ok(model.encode_to_vec()),
     }
+}
+
+/// An input or an output of a graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Name.
+    pub name: String,
+    /// Type of an element, as numpy calls it.
+    pub kind: &'static str,
+    /// Size of each axis, or its name where it is free.
+    pub axes: Vec<String>,
+    /// What it is.
+    pub meaning: String,
+}
+
+/// The inputs and the outputs of the graph that [`onnx()`] makes.
+///
+/// # Errors
+/// As [`onnx()`], but for the size of the file.
+pub fn ports(
+    architecture: &Architecture,
+    parameters: &[Parameter],
+    part: Part,
+) -> Result<[Vec<Port>; 2], ExportError> {
+    let graph = graph_of(architecture, parameters, part)?;
+    Ok([graph.input, graph.output].map(|all| all.into_iter().map(port).collect()))
+}
+
+fn graph_of(
+    architecture: &Architecture,
+    parameters: &[Parameter],
+    part: Part,
+) -> Result<GraphProto, ExportError> {
+    architecture.check(parameters)?;
+    let mut graph = Graph::new(parameters);
+    models::model(&mut graph, architecture, part)?;
+    Ok(graph.finish(architecture.name()))
+}
+
+fn port(info: ValueInfoProto) -> Port {
+    let tensor = info.r#type.and_then(|kind| kind.tensor_type).unwrap_or_default();
+    let axes = tensor.shape.unwrap_or_default().dim.into_iter().map(|axis| match axis.value {
+        Some(Dimension::Size(size)) => size.to_string(),
+        Some(Dimension::Name(name)) => name,
+        None => String::new(),
+    });
+    let kind = match tensor.elem_type {
+        proto::INT64 => "int64",
+        proto::BOOL => "bool",
+        _ => "float32",
+    };
+    Port { name: info.name, kind, axes: axes.collect(), meaning: info.doc_string }
 }

@@ -8,7 +8,7 @@ mod data;
 mod run;
 mod strange;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod texts;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
 pub use run::apply;
+pub(crate) use texts::clash;
 
 /// What is made of each window, or of each text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

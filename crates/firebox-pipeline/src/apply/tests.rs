@@ -33,7 +33,7 @@ fn normaliser() -> Normaliser {
     serde_json::from_value(whole).unwrap()
 }
 
-fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
+pub(crate) fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
     let device = Device::default();
     let stream = Stream::new(3, "weights");
     let parameters = match &architecture {
@@ -42,6 +42,14 @@ fn model(architecture: Architecture, classes: &[&str]) -> SavedModel {
         }
         Architecture::CnnBilstm { config, channels, classes } => {
             read_parameters(&config.init(stream, *channels, *classes, &device).unwrap())
+        }
+        Architecture::StackedLstm { config, channels, statics, outputs } => {
+            let model = config.init(stream, *channels, *statics, *outputs, &device).unwrap();
+            read_parameters(&model)
+        }
+        Architecture::Transformer { config, channels, time, classes } => {
+            let model = config.init(stream, *channels, *time, *classes, &device).unwrap();
+            read_parameters(&model)
         }
         other => panic!("{other:?}"),
     };

@@ -1,5 +1,6 @@
 //! A trained model of texts on tables of new ones.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,26 @@ const STEP: usize = 16;
 /// Files that a folder of texts may hold.
 const TABLES: [&str; 10] =
     ["csv", "tsv", "parquet", "pq", "arrow", "feather", "ipc", "jsonl", "ndjson", "json"];
+
+/// Columns that tell a text.
+const PLACE: [&str; 2] = ["file", "row"];
+/// Columns of where labels hold.
+const EVIDENCE: [&str; 3] = ["evidence_start", "evidence_end", "evidence"];
+
+fn probability_of(label: &str) -> String {
+    format!("probability_{label}")
+}
+
+/// The first label of which a column would be called as another one of a prediction, with that name.
+pub(crate) fn clash(labels: &[String], evidence: bool) -> Option<(&String, String)> {
+    let evidence: &[&str] = if evidence { &EVIDENCE } else { &[] };
+    let mut names: HashSet<String> =
+        PLACE.iter().chain(evidence).map(|name| (*name).to_owned()).collect();
+    let columns =
+        labels.iter().flat_map(|label| [(label, label.clone()), (label, probability_of(label))]);
+    let mut columns = columns.filter(|(_, column)| !names.insert(column.clone()));
+    columns.next()
+}
 
 /// Applies a model of texts to tables and writes a row for each text, in the order of the tables.
 /// `own` are the files of the model.
@@ -273,8 +294,8 @@ impl Work<'_> {
         let name = file.display().to_string();
         let rows = (0..texts.len()).map(|row| (first + row + 1) as i64).collect();
         let mut columns = vec![
-            ("file".to_owned(), TableColumn::Text(vec![name; texts.len()])),
-            ("row".to_owned(), TableColumn::Whole(rows)),
+            (PLACE[0].to_owned(), TableColumn::Text(vec![name; texts.len()])),
+            (PLACE[1].to_owned(), TableColumn::Whole(rows)),
         ];
         let Answers { numbers, spans } = answers;
         let width = (numbers.len() / texts.len().max(1)).max(1);
@@ -296,7 +317,7 @@ impl Work<'_> {
                 }
                 for (place, (label, _)) in labelled {
                     let column = TableColumn::Number(numbers_of(place).collect());
-                    columns.push((format!("probability_{label}"), column));
+                    columns.push((probability_of(label), column));
                 }
                 columns.extend(spans.into_iter().flat_map(|spans| evidence(texts, tokens, &spans)));
             }
@@ -317,9 +338,9 @@ fn evidence(texts: &[String], tokens: &[TokenisedText], spans: &[Option<[usize; 
         said.push(text.get(bytes[0]..bytes[1]).unwrap_or_default().to_owned());
     }
     vec![
-        ("evidence_start".to_owned(), TableColumn::Whole(from)),
-        ("evidence_end".to_owned(), TableColumn::Whole(to)),
-        ("evidence".to_owned(), TableColumn::Text(said)),
+        (EVIDENCE[0].to_owned(), TableColumn::Whole(from)),
+        (EVIDENCE[1].to_owned(), TableColumn::Whole(to)),
+        (EVIDENCE[2].to_owned(), TableColumn::Text(said)),
     ]
 }
 

@@ -9,12 +9,14 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use firebox_core::{
-    Channel, EqualPolicy, Event, Key, Normalisation, Normaliser, Silent, SplitRule, count,
+    Channel, EqualPolicy, Event, Key, LEAST_STRETCH, Normalisation, Normaliser, SeriesSet,
+    SharedStretch, Silent, SplitRule, Steps, Window, count, quoted, shared_stretches, split,
 };
-use firebox_data::{DataConfig, DataError, Paths, content_hash_until, fingerprint_until};
+use firebox_data::{Checks, DataConfig, DataError, Paths, content_hash_until, fingerprint_until};
 use firebox_export::{CARD, ModelCard};
 use firebox_remote::is_remote;
 use serde_json::Value;
@@ -29,6 +31,9 @@ use crate::stages::{Run, Windows};
 
 /// Most bytes that the header of a safetensors file may have, by its format.
 const HEADER: u64 = 100_000_000;
+
+/// Of files that are missing.
+const GONE: &str = "the files of its data are not all there";
 
 /// What is known of the training of some weights.
 pub(super) struct Origin {
@@ -130,8 +135,8 @@ impl Origin {
             }
             let theirs = Divided { data: fetched.as_deref().unwrap_or(&theirs.data), rule };
             let ours = Divided { data: &ours, rule: windows.rule };
-            let said = self.test_part(theirs, ours, run.keys.series, run.stop)?;
-            said.into_iter().for_each(warn);
+            let by_files = self.test_part(theirs, ours, run.keys.series, run.stop)?;
+            self.by_steps(by_files, theirs, run, windows)?.into_iter().for_each(warn);
         }
         Ok(())
     }
@@ -191,6 +196,103 @@ impl Origin {
         )))
     }
 
+    /// What is to be said after steps were compared where files say too little; refuses an encoder that saw steps that are
+    /// tested on here.
+    fn by_steps(
+        &self,
+        by_files: ByFiles,
+        theirs: Divided<'_>,
+        run: &Run<'_>,
+        windows: &Windows,
+    ) -> Result<Option<String>, PipelineError> {
+        let by_steps = match by_files {
+            ByFiles::Apart => return Ok(None),
+            // Of the same data, the rules say it all.
+            ByFiles::May(said) if self.data_key == Some(run.keys.series) => return Ok(Some(said)),
+            _ => {
+                let ours = (&*windows.ingested.set, windows.parts.test.windows());
+                self.compared(theirs.data, ours, &run.config.run.cache, run.stop)?
+            }
+        };
+        Ok(match (by_files, by_steps) {
+            (_, BySteps::Shared(what)) => return self.refused(&what).map(|()| None),
+            (ByFiles::May(said), _) => Some(said),
+            (ByFiles::Gone, BySteps::Apart) => Some(format!(
+                "{GONE} that the encoder of {} was trained on: its series, which the cache still has, have no {LEAST_STRETCH} steps in common with those that are tested on here",
+                self.path.display()
+            )),
+            (ByFiles::Gone, BySteps::Unknown(_)) => Some(self.unknown(GONE)),
+            (ByFiles::NoneShared, BySteps::Unknown(why)) => Some(self.unknown(why)),
+            (ByFiles::NoneShared, BySteps::Apart) | (ByFiles::Apart, _) => None,
+        })
+    }
+
+    /// Compares the steps that the encoder was trained and chosen by with those that are tested on here.
+    fn compared(
+        &self,
+        data: &DataConfig,
+        ours: (&SeriesSet, &[Window]),
+        cache: &Path,
+        stop: &AtomicBool,
+    ) -> Result<BySteps, PipelineError> {
+        let Some(settings) = &self.settings else { return Ok(BySteps::Apart) };
+        let Some((set, checks)) = self.series_seen(settings, data, cache, stop)? else {
+            return Ok(BySteps::Unknown(
+                "other files are tested on than it was trained on, and the cache does not have its series any more",
+            ));
+        };
+        let rule = settings.split.unwrap_or_else(|| {
+            let test = settings.data.test.is_some();
+            SplitRule::automatic(test, checks.span.is_some(), set.series().len()).0
+        });
+        let Ok(parts) = split(&set, &settings.window.rule(), &as_then(rule), &settings.labels)
+        else {
+            return Ok(BySteps::Unknown(
+                "other files are tested on than it was trained on, and its series cannot be divided as they were",
+            ));
+        };
+        let seen = parts.train.windows().iter().chain(parts.validation.windows());
+        let seen: Vec<Window> = seen.copied().collect();
+        let found = compared_steps((&set, &seen), ours);
+        // What was lost reads as zeros.
+        Ok(match set.check_read() {
+            Ok(()) => found,
+            Err(_) => BySteps::Unknown("its series in the cache are damaged"),
+        })
+    }
+
+    /// The series that it was trained on: as they are stored, or made again from files that are as they were.
+    fn series_seen(
+        &self,
+        settings: &PipelineConfig,
+        data: &DataConfig,
+        cache: &Path,
+        stop: &AtomicBool,
+    ) -> Result<Option<(Arc<SeriesSet>, Checks)>, PipelineError> {
+        let stored = self.data_key.and_then(|key| {
+            let mut caches = [cache, &settings.run.cache].into_iter();
+            caches.find_map(|cache| firebox_data::stored(cache, key))
+        });
+        if let Some((set, checks)) = stored {
+            return Ok(Some((Arc::new(set), checks)));
+        }
+        let now = unless_stopped(fingerprint_until(stop, data))?;
+        if now.is_none() || self.data_key.is_some_and(|key| now != Some(key)) {
+            return Ok(None);
+        }
+        let made = unless_stopped(firebox_data::ingest_until(stop, data, cache, &Silent))?;
+        Ok(made.map(|made| (made.set, made.checks)))
+    }
+
+    /// Refuses the encoder because of what it saw.
+    fn refused(&self, what: &str) -> Result<(), PipelineError> {
+        Err(PipelineError::Setting(format!(
+            "the encoder of {} was trained on what this pipeline tests on: {what}\n  \
+             pre-train it without that part, by the same data and split as here, or leave `finetune.encoder` out",
+            self.path.display()
+        )))
+    }
+
     /// Refuses an encoder that was trained or chosen by windows that are tested on here, and says where that may be.
     fn test_part(
         &self,
@@ -198,11 +300,11 @@ impl Origin {
         ours: Divided<'_>,
         our_key: Key,
         stop: &AtomicBool,
-    ) -> Result<Option<String>, PipelineError> {
+    ) -> Result<ByFiles, PipelineError> {
         let same = self.data_key == Some(our_key);
         if same && ours.data.test.is_some() {
             // A file for training and for the test at once is refused where files are read.
-            return Ok(None);
+            return Ok(ByFiles::Apart);
         }
         let common = match same {
             true => Shared::whole(ours.data),
@@ -210,18 +312,11 @@ impl Origin {
         };
         let common = match common {
             Shared::Files(common) => common,
-            Shared::Nothing => return Ok(None),
-            Shared::Unknown => {
-                return Ok(Some(self.unknown("the files of its data are not all there")));
-            }
+            Shared::Nothing => return Ok(ByFiles::NoneShared),
+            Shared::Unknown => return Ok(ByFiles::Gone),
         };
         let (path, first) = (self.path.display(), common.first.display());
-        let refuse = |what: String| {
-            Err(PipelineError::Setting(format!(
-                "the encoder of {path} was trained on what this pipeline tests on: {what}\n  \
-                 pre-train it without that part, by the same data and split as here, or leave `finetune.encoder` out"
-            )))
-        };
+        let refuse = |what: String| self.refused(&what).map(|()| ByFiles::Apart);
         if ours.data.test.is_some() {
             return refuse(format!("{first} is among the files of its `data.path`"));
         }
@@ -230,7 +325,7 @@ impl Origin {
             false => unless_stopped(fingerprint_until(stop, theirs.data))?,
         };
         if self.data_key.is_some() && self.data_key != now {
-            return Ok(Some(format!(
+            return Ok(ByFiles::May(format!(
                 "the encoder of {path} was trained on files of this pipeline, such as {first}, and its data have changed since, or how they are read: it may have seen windows that are tested on here, and what is measured may be too good; pre-train it again"
             )));
         }
@@ -243,19 +338,75 @@ impl Origin {
                         "it left the last {theirs} of the steps of {first} out (`split.time.test`), and this pipeline the last {ours}"
                     ));
                 }
-                Ok(None)
+                Ok(ByFiles::Apart)
             }
             // The test part is drawn before the validation part, from the series as the data have them, which their key
             // says.
             (
                 SplitRule::Series { test, seed, .. },
                 SplitRule::Series { test: our_test, seed: our_seed, .. },
-            ) if now == Some(our_key) && (test, seed) == (our_test, our_seed) => Ok(None),
-            _ => Ok(Some(format!(
+            ) if now == Some(our_key) && (test, seed) == (our_test, our_seed) => Ok(ByFiles::Apart),
+            _ => Ok(ByFiles::May(format!(
                 "the encoder of {path} was trained on {} of this pipeline, such as {first}, that were read or divided otherwise: it may have seen windows that are tested on here, and what is measured may be too good",
                 count(common.files, "file")
             ))),
         }
+    }
+}
+
+/// What files tell of whether an encoder saw windows that are tested on.
+enum ByFiles {
+    /// It did not.
+    Apart,
+    /// It was trained on other files, whose series may be the same.
+    NoneShared,
+    /// It may have, as this says.
+    May(String),
+    /// Not all files are there.
+    Gone,
+}
+
+/// What the steps themselves tell of it.
+enum BySteps {
+    Apart,
+    /// It did, as this says.
+    Shared(String),
+    /// They cannot be compared, for this reason.
+    Unknown(&'static str),
+}
+
+/// Steps that an encoder `saw` and that are `tested` on, told apart by their times and the channels of both.
+fn compared_steps(
+    (theirs, saw): (&SeriesSet, &[Window]),
+    (ours, tested): (&SeriesSet, &[Window]),
+) -> BySteps {
+    let is_ours = |name: &&str| ours.channels().iter().any(|channel| channel.name == *name);
+    let names = theirs.channels().iter().map(|channel| channel.name.as_str());
+    let common: Vec<&str> = names.filter(is_ours).collect();
+    if common.is_empty() {
+        return BySteps::Unknown("other files with other channels are tested on than it saw");
+    }
+    let saw = Steps::of_windows(theirs, saw).told_by(&common);
+    let tested = Steps::of_windows(ours, tested).told_by(&common);
+    match shared_stretches(&saw, &tested).first() {
+        None => BySteps::Apart,
+        Some(SharedStretch { series: [saw, tested], steps, .. }) => BySteps::Shared(format!(
+            "{} of its series `{}` are in the test part, in `{}`, with the same times and values of {}",
+            count(*steps as u64, "step"),
+            theirs.series()[*saw].name,
+            ours.series()[*tested].name,
+            quoted(&common, 4)
+        )),
+    }
+}
+
+/// A rule as it was followed: what both sides have was trained on until it was refused.
+fn as_then(rule: SplitRule) -> SplitRule {
+    match rule {
+        SplitRule::Given { validation, seed, equal: EqualPolicy::Error } => {
+            SplitRule::Given { validation, seed, equal: EqualPolicy::Keep }
+        }
+        rule => rule,
     }
 }
 
@@ -361,6 +512,11 @@ fn exported(path: &Path) -> Option<Normaliser> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+    use std::ops::Range;
+
+    use firebox_core::{Role, Series, Stream};
+
     use super::*;
 
     fn origin() -> Origin {
@@ -375,9 +531,13 @@ mod tests {
     ) -> Result<Option<String>, String> {
         let divided = |(data, rule)| Divided { data, rule };
         let key = fingerprint_until(&AtomicBool::new(false), ours.0).unwrap();
-        origin
-            .test_part(divided(theirs), divided(ours), key, &AtomicBool::new(false))
-            .map_err(|error| error.to_string())
+        let by_files =
+            origin.test_part(divided(theirs), divided(ours), key, &AtomicBool::new(false));
+        match by_files.map_err(|error| error.to_string())? {
+            ByFiles::May(said) => Ok(Some(said)),
+            ByFiles::Gone => Ok(Some("gone".to_owned())),
+            ByFiles::Apart | ByFiles::NoneShared => Ok(None),
+        }
     }
 
     /// An encoder that was trained on data as they are now.
@@ -460,6 +620,91 @@ mod tests {
         assert_eq!(said(&with_test, given, &with_test, given), Ok(None));
         let refused = said(&both, time(0.2), &with_test, given).unwrap_err();
         assert!(refused.contains("a.csv is among the files of its `data.path`"), "{refused}");
+    }
+
+    #[test]
+    fn an_encoder_is_told_by_the_steps_that_it_saw_whatever_file_they_are_in() {
+        let bars = |seed: u64, channels: &[&str], steps: Range<usize>| {
+            let mut draws = Stream::new(seed, "bars").draws();
+            let all: Vec<[f64; 2]> =
+                (0..500).map(|_| [draws.uniform_f64(), draws.uniform_f64()]).collect();
+            let width = channels.len();
+            let rows = all[steps.clone()].iter().flat_map(|row| row.iter().cycle().take(width));
+            let values = rows.copied().collect();
+            let start = 1_700_000_000_000_000 + steps.start as i64 * 1000;
+            let channels = channels.iter().map(|name| Channel::new(*name, Role::Other));
+            let series = vec![Series::regular("bars", start, 1000, values, width)];
+            SeriesSet::new(channels.collect(), vec![], series).unwrap()
+        };
+        let window = |start, length| Window { series: 0, start, length, label: None };
+        let (theirs, theirs_saw) = (bars(1, &["x", "y"], 0..500), [window(0, 300)]);
+        let said = |ours: &SeriesSet, tested: Window| match compared_steps(
+            (&theirs, &theirs_saw),
+            (ours, &[tested]),
+        ) {
+            BySteps::Shared(what) => what,
+            BySteps::Apart => "apart".to_owned(),
+            BySteps::Unknown(why) => why.to_owned(),
+        };
+        // Labels that became a channel, and a part of the bars.
+        let labelled = bars(1, &["x", "y", "label"], 100..500);
+        let shared = said(&labelled, window(150, 100));
+        let expected = "50 steps of its series `bars` are in the test part, in `bars`, with the same times and values of ";
+        assert!(shared.starts_with(expected), "{shared}");
+        assert_eq!(said(&labelled, window(200, 100)), "apart");
+        // Another market of the same name and times.
+        assert_eq!(said(&bars(2, &["x", "y"], 0..500), window(0, 500)), "apart");
+        assert!(said(&bars(1, &["z"], 0..500), window(0, 500)).contains("other channels"));
+    }
+
+    #[test]
+    fn bars_with_labels_added_are_those_that_the_encoder_saw_as_long_as_they_can_be_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let mut draws = Stream::new(1, "bars").draws();
+        let walk: Vec<f64> = (0..200).map(|_| draws.uniform_f64()).collect();
+        let write = |name: &str, labelled: bool| {
+            let (head, label) = if labelled { (",class", ",a") } else { ("", "") };
+            let mut text = format!("time,x{head}\n");
+            for (step, value) in walk.iter().enumerate() {
+                let (hour, minute) = (step / 60, step % 60);
+                writeln!(text, "2024-01-02T{hour:02}:{minute:02}:00,{value}{label}").unwrap();
+            }
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let path = write("bars.csv", false);
+        let pipeline = "[window]\nlength = 20\nstride = 5\n[split.time]\ntest = 0.2\n";
+        let mut settings: PipelineConfig = toml::from_str(pipeline).unwrap();
+        settings.data = DataConfig::new(&path);
+        settings.run.cache = cache.clone();
+        let data = settings.data.clone();
+        let seen = firebox_data::ingest(&data, &cache, &Silent).unwrap();
+        let origin = Origin { settings: Some(settings), data_key: Some(seen.key), ..origin() };
+        let mut ours = DataConfig::new(write("labelled.csv", true));
+        ours.columns.label = Some("class".to_owned());
+        let ours = firebox_data::ingest(&ours, &cache, &Silent).unwrap();
+        let said = |start: u32| {
+            let tested = Window { series: 0, start, length: 200 - start, label: None };
+            let never = AtomicBool::new(false);
+            match origin.compared(&data, (&ours.set, &[tested]), &cache, &never).unwrap() {
+                BySteps::Shared(what) => what,
+                BySteps::Apart => "apart".to_owned(),
+                BySteps::Unknown(why) => why.to_owned(),
+            }
+        };
+        // It saw what comes before the last fifth.
+        assert_eq!(said(160), "apart");
+        assert!(said(100).contains("are in the test part, in `"), "{}", said(100));
+        // Its file was labelled in its place: the cache has what it was.
+        fs::rename(folder.path().join("labelled.csv"), &path).unwrap();
+        assert!(said(100).contains("steps of its series `"), "{}", said(100));
+        fs::remove_dir_all(&cache).unwrap();
+        assert!(said(100).contains("the cache does not have its series any more"));
+        // Without a cache, the file as it was says it again.
+        write("bars.csv", false);
+        assert!(said(100).contains("steps of its series `"), "{}", said(100));
     }
 
     #[test]

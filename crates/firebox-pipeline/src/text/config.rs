@@ -61,6 +61,11 @@ impl Default for TextConfig {
 }
 
 impl TextConfig {
+    /// Whether the texts say where labels hold.
+    pub(super) fn has_evidence(&self) -> bool {
+        self.is_sample() || self.columns.span.is_some()
+    }
+
     /// Whether the texts are generated.
     pub(crate) fn is_sample(&self) -> bool {
         self.path.to_string_lossy().ends_with(SAMPLE)
@@ -117,7 +122,7 @@ pub(super) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
              measure on\n  set text.split.test = 0.2, or name a table of test texts in text.test",
         );
     }
-    let evidence = text.is_sample() || text.columns.span.is_some();
+    let evidence = text.has_evidence();
     if !evidence && loss.criteria == 0.0 {
         return setting(
             "`text.loss.criteria` is 0, and without `text.columns.span` there is no evidence either: \

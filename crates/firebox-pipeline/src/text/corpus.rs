@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::config::{TextConfig, table};
 use super::sample::{as_csv, made};
 use crate::PipelineConfig;
+use crate::apply::clash;
 use crate::error::{PipelineError, at};
 use crate::keys::json;
 use crate::stages::Run;
@@ -151,6 +152,17 @@ fn read(text: &TextConfig) -> Result<(LabelledTexts, usize), PipelineError> {
     Ok((texts, given))
 }
 
+/// Refuses labels whose columns would be called as others of what `firebox predict` writes.
+fn check_names(labels: &[String], evidence: bool) -> Result<(), PipelineError> {
+    let Some((label, column)) = clash(labels, evidence) else { return Ok(()) };
+    Err(PipelineError::Setting(format!(
+        "there is a label `{label}`, and `firebox predict` would write two columns called `{column}`: it writes `file`, `row`, \
+         each label, `probability_` before each label{}\n  \
+         call the label otherwise in the tables, and in `text.columns.labels` if it is named there",
+        if evidence { ", `evidence_start`, `evidence_end` and `evidence`" } else { "" }
+    )))
+}
+
 /// Adds test texts, whose labels may stand in another order.
 fn append(
     texts: &mut LabelledTexts,
@@ -228,6 +240,7 @@ impl Run<'_> {
         // Reading a table takes no time beside what follows, and nothing of it is stored.
         self.stage("ingest", Some(self.keys.series), &mut 0, || {
             let (texts, given) = read(text)?;
+            check_names(&texts.labels, text.has_evidence())?;
             let parts = split_texts(&texts, given, &text.split)?;
             self.check_truth(&texts, &parts)?;
             if let Some(message) = contradictions(text, &texts, given) {
@@ -433,5 +446,36 @@ mod tests {
         std::fs::write(&path, "text,late\nspät,1\n").unwrap();
         check().unwrap();
         keys(&config).unwrap();
+    }
+
+    #[test]
+    fn labels_that_a_prediction_could_not_be_written_with_are_refused() {
+        let said = |labels: &[&str], evidence| {
+            let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
+            check_names(&labels, evidence).map_err(|error| error.to_string())
+        };
+        for (labels, evidence, clash) in [
+            (
+                &["late", "row"][..],
+                false,
+                "a label `row`, and `firebox predict` would write two columns called `row`",
+            ),
+            (&["file"], false, "called `file`"),
+            (&["evidence"], true, "`evidence_end` and `evidence`"),
+            (&["a", "probability_a"], false, "a label `probability_a`"),
+            (
+                &["probability_a", "a"],
+                false,
+                "a label `a`, and `firebox predict` would write two columns called `probability_a`",
+            ),
+        ] {
+            let refused = said(labels, evidence).unwrap_err();
+            assert!(
+                refused.contains(clash) && refused.contains("call the label otherwise"),
+                "{refused}"
+            );
+        }
+        assert_eq!(said(&["late", "evidence", "probability"], false), Ok(()));
+        assert_eq!(said(&["late", "rows"], true), Ok(()));
     }
 }

@@ -1,0 +1,391 @@
+//! How an exported file or folder is used, for its card: every input with its shape and meaning, and Python that runs as it
+//! stands, with zeros in place of data.
+
+use std::fmt::Write;
+
+use firebox_core::{Calendar, ForecastScaler};
+use firebox_export::{ExportError, ModelCard, Part, Port, SavedModel, TOKENIZER, Task};
+use serde_json::Value;
+
+use super::tokenizer_of;
+
+const SCALED: &str = "Outputs and static features are scaled: `firebox_models.py` of `firebox export --format torch` has \
+    `statics`, which makes the one, and `restore`, which brings the other to the units of the data.";
+const WINDOWS: &str =
+    "Windows are cut and normalised before they are given to the model, as stated below.";
+
+/// Of a graph.
+pub(super) fn of_graph(name: &str, model: &SavedModel, part: Part) -> Result<String, ExportError> {
+    let card = &model.card;
+    if let Some(texts) = &card.texts {
+        return Ok(of_graph_of_texts(name, texts.longest));
+    }
+    let [inputs, outputs] = model.ports(part)?;
+    let mut text = format!("`{name}` is an ONNX graph of standard operators. {}", lead(card));
+    text += "\n\n| input | type | shape | meaning |\n|---|---|---|---|\n";
+    text += &rows(&inputs);
+    text += "\n| output | type | shape | meaning |\n|---|---|---|---|\n";
+    text += &rows(&outputs);
+    let statics = card.forecast.as_ref().filter(|_| inputs.iter().any(|one| one.name == "statics"));
+    if let Some(forecast) = statics {
+        text += "\n`statics` are, in this order, of the last step of the window:\n\n";
+        for (place, one) in static_features(card, forecast).iter().enumerate() {
+            let _ = writeln!(text, "{}. {one}", place + 1);
+        }
+    }
+    let names: Vec<&str> = outputs.iter().map(|one| one.name.as_str()).collect();
+    let zeros: String = inputs.iter().map(|one| zeros(one, card.window.length)).collect();
+    let _ = write!(
+        text,
+        "\n```python\nimport numpy as np\nimport onnxruntime\n\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
+         inputs = {{  # two windows of zeros: put yours here\n{zeros}}}\n\
+         {} = session.run({names:?}, inputs)\n```",
+        names.join(", ") + if names.len() == 1 { "," } else { "" }
+    );
+    Ok(text)
+}
+
+/// What holds for all files of a model of windows.
+fn lead(card: &ModelCard) -> String {
+    let mut lead = WINDOWS.to_owned();
+    if card.forecast.is_some() {
+        lead = format!("{lead} {SCALED}");
+    }
+    if !card.classes.is_empty() {
+        lead += " Logits and probabilities are in the order of the classes below.";
+    }
+    lead
+}
+
+fn rows(ports: &[Port]) -> String {
+    let meaning = |port: &Port| match port.name.as_str() {
+        "input" => "normalised windows, their channels in the order below".to_owned(),
+        "lengths" => "the valid steps of each window; what stands after them is ignored".to_owned(),
+        "mask" => {
+            "true: the step is hidden from the model, to be restored; false: it is shown".to_owned()
+        }
+        "forecast" => "the outputs in the order below, scaled".to_owned(),
+        _ => port.meaning.clone(),
+    };
+    let row = |port: &Port| {
+        format!(
+            "| `{}` | {} | [{}] | {} |\n",
+            port.name,
+            port.kind,
+            port.axes.join(", "),
+            meaning(port)
+        )
+    };
+    ports.iter().map(row).collect()
+}
+
+/// A line of Python with zeros for an input, and two full windows.
+fn zeros(port: &Port, steps: usize) -> String {
+    let Port { name, kind, axes, .. } = port;
+    if name == "lengths" {
+        return format!("    \"lengths\": np.full(2, {steps}, np.int64),\n");
+    }
+    let size = |axis: &String| match axis.as_str() {
+        "batch" => "2".to_owned(),
+        "time" => steps.to_string(),
+        fixed => fixed.to_owned(),
+    };
+    let sizes: Vec<String> = axes.iter().map(size).collect();
+    // numpy has no plain `bool` in all its versions.
+    let kind = if *kind == "bool" { "bool".to_owned() } else { format!("np.{kind}") };
+    format!("    \"{name}\": np.zeros(({}), {kind}),\n", sizes.join(", "))
+}
+
+/// What each static feature is.
+fn static_features(card: &ModelCard, forecast: &ForecastScaler) -> Vec<String> {
+    let rule = forecast.rule();
+    let scales = serde_json::to_value(forecast).unwrap_or_default();
+    let of_channel = |(place, channel): (usize, &usize)| {
+        let name =
+            card.channels.get(*channel).map_or_else(|| channel.to_string(), |c| c.name.clone());
+        let scale: &Value = &scales["statics"][place];
+        format!("(`{name}` − {}) / {}", scale["center"], scale["scale"])
+    };
+    let mut features: Vec<String> = rule.statics.iter().enumerate().map(of_channel).collect();
+    for cycle in &rule.calendar {
+        let phase = match cycle {
+            Calendar::Hour => "hours since midnight UTC, with their fraction, / 24",
+            Calendar::Weekday => "whole days since 1970-01-01 UTC modulo 7, / 7",
+            Calendar::YearDay => "whole days since 1970-01-01 UTC / 365.2425, modulo 1",
+        };
+        features.extend(["sine", "cosine"].map(|of| format!("{of} of 2π · ({phase})")));
+    }
+    features
+}
+
+/// Of a file of weights.
+pub(super) fn of_weights(name: &str, card: &ModelCard) -> String {
+    let load = format!(
+        "```python\nfrom safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"{name}\"))\n```"
+    );
+    match &card.texts {
+        Some(_) => format!(
+            "`{name}` holds the weights under PyTorch's names. {}\n\n{load}\n\n\
+             The folder of `firebox export --format torch` has the class of `model`.",
+            lead_of_texts(name)
+        ),
+        None => format!(
+            "`{name}` holds the weights under PyTorch's names. {}\n\n{load}\n\n\
+             `firebox_models.py` of `firebox export --format torch` has the class of `model`.",
+            lead(card)
+        ),
+    }
+}
+
+fn lead_of_texts(name: &str) -> String {
+    format!(
+        "Texts become tokens by `{}`. The probability of a label is the logistic function of its logit; it holds from the \
+         threshold below on.",
+        tokenizer_of(name)
+    )
+}
+
+fn of_graph_of_texts(name: &str, longest: usize) -> String {
+    format!(
+        "`{name}` is an ONNX graph of standard operators. {}\n\n\
+         ```python\nimport onnxruntime, tokenizers\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
+         tokenizer = tokenizers.Tokenizer.from_file(\"{}\")\n\
+         tokenizer.no_padding()\ntokenizer.enable_truncation({longest})\n\
+         # tokens: int64 [batch, time]; lengths: int64 [batch], the valid tokens of each text\n\
+         outputs = session.run(None, {{\"tokens\": tokens, \"lengths\": lengths}})\n```",
+        lead_of_texts(name),
+        tokenizer_of(name)
+    )
+}
+
+/// Of a folder for Python.
+pub(super) fn of_folder(card: &ModelCard) -> String {
+    match (&card.texts, card.task) {
+        (Some(_), _) => format!(
+            "{FOLDER}, `{TOKENIZER}` how texts become tokens, `model.json` all that is stated below.\n\n{TEXTS}"
+        ),
+        (None, Task::Forecasting) => of_folder_of_forecasts(card),
+        (None, _) => of_folder_of_windows(card),
+    }
+}
+
+const FOLDER: &str = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them";
+
+const TEXTS: &str = "```python\nimport firebox_models, tokenizers, torch\n\nmodel, card = firebox_models.load(\".\")\n\
+    tokenizer = tokenizers.Tokenizer.from_file(\"tokenizer.json\")\n\
+    tokenizer.no_padding()\ntokenizer.enable_truncation(card[\"texts\"][\"longest\"])\n\
+    tokens = torch.tensor([tokenizer.encode(text).ids])\n\
+    probabilities = model(tokens, torch.tensor([tokens.shape[1]])).sigmoid()\n```";
+
+/// Windows of zeros, and the model.
+fn begin(card: &ModelCard, channels: usize, which: &str) -> String {
+    format!(
+        "{FOLDER}, `model.json` all that is stated below. Windows are cut and normalised before they are given to the model.\n\n\
+         ```python\nimport numpy as np\nimport torch\nimport firebox_models\n\nmodel, card = firebox_models.load(\".\")\n\
+         # two windows of zeros: put yours here, each [time, channel] with {which}\n\
+         raw = [np.zeros(({}, {channels}))] * 2\n",
+        card.window.length
+    )
+}
+
+fn of_folder_of_windows(card: &ModelCard) -> String {
+    let channels = card.normaliser.channels().len();
+    let mut text = begin(card, channels, "the channels in the order below");
+    text += "windows = [firebox_models.normalise(window, card) for window in raw]\nwith torch.no_grad():\n";
+    let made = match card.architecture.is_encoder() {
+        true => "vectors = model.embed",
+        false => "logits = model",
+    };
+    let _ = writeln!(text, "    {made}(*firebox_models.batch(windows))");
+    if card.architecture.is_encoder() && card.architecture.has_head() {
+        text += match card.task {
+            Task::Classification => "    logits = model(*firebox_models.batch(windows))\n",
+            Task::Pretraining | Task::Forecasting | Task::Labelling => {
+                "    mask = torch.zeros(2, len(windows[0]), dtype=torch.bool)  # true: hidden, to be restored\n    \
+                 restored = model(*firebox_models.batch(windows), mask)\n"
+            }
+        };
+    }
+    text + "```"
+}
+
+fn of_folder_of_forecasts(card: &ModelCard) -> String {
+    let which = "all channels of the card, in the order of `card[\"channels\"]`";
+    let mut text = begin(card, card.channels.len(), which);
+    text += "seen = [firebox_models.of_channels(window, card) for window in raw]  # those that the model sees\n\
+        windows = [firebox_models.normalise(window, card) for window in seen]\n";
+    let mut arguments = "*firebox_models.batch(windows)".to_owned();
+    if card.forecast.as_ref().is_some_and(|one| one.rule().static_features() > 0) {
+        text += "# the time of the last step of each, in microseconds since 1970-01-01 UTC\n\
+            times = [0, 0]\n\
+            statics = [firebox_models.statics(window, time, card) for window, time in zip(raw, times)]\n";
+        arguments += ", torch.tensor(np.array(statics))";
+    }
+    let _ = write!(
+        text,
+        "with torch.no_grad():\n    outputs = model({arguments}).numpy()\n\
+         # each [horizon, target], in the units of the data\n\
+         forecasts = [firebox_models.restore(output, window, card) for output, window in zip(outputs, raw)]\n```"
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use firebox_export::Architecture;
+    use firebox_models::{BiLstmMaeConfig, CnnBiLstmConfig, StackedLstmConfig, TransformerConfig};
+
+    use super::super::torch;
+    use super::*;
+    use crate::apply::tests::model;
+
+    fn forecaster(statics: bool) -> SavedModel {
+        let config = StackedLstmConfig { hidden_1: 5, hidden_2: 4, ..Default::default() };
+        let (places, calendar) =
+            if statics { (vec![3, 1], vec!["hour", "weekday"]) } else { (vec![], vec![]) };
+        let of = 2 * calendar.len() + places.len();
+        let architecture =
+            Architecture::StackedLstm { config, channels: 4, statics: of, outputs: 2 };
+        let mut forecaster = model(architecture, &[]);
+        let scale = serde_json::json!({ "center": 1.5, "scale": 0.25 });
+        let scaler = serde_json::json!({
+            "rule": {
+                "targets": [3], "horizons": [1, 4], "statics": places, "calendar": calendar,
+                "predicted": "relative-change"
+            },
+            "outputs": [scale, scale], "statics": vec![scale.clone(); places.len()], "spreads": [0.5]
+        });
+        forecaster.card.forecast = Some(serde_json::from_value(scaler).unwrap());
+        forecaster.card.task = Task::Forecasting;
+        forecaster
+    }
+
+    fn encoder() -> SavedModel {
+        let config = BiLstmMaeConfig { hidden: 5, decoder_hidden: 4, ..Default::default() };
+        model(Architecture::BilstmMae { config, channels: 4 }, &[])
+    }
+
+    fn transformer() -> SavedModel {
+        let config = TransformerConfig { width: 8, heads: 2, layers: 1, ..Default::default() };
+        model(Architecture::Transformer { config, channels: 4, time: 12, classes: 2 }, &["a", "b"])
+    }
+
+    #[test]
+    fn every_input_of_a_graph_is_named_with_its_shape_and_meaning() {
+        let encoder = encoder();
+        let [plain, head] =
+            [Part::Encoder, Part::Head].map(|part| of_graph("m.onnx", &encoder, part).unwrap());
+        assert!(!plain.contains("mask"), "{plain}");
+        let mask = "| `mask` | bool | [batch, time] | true: the step is hidden from the model, to be restored; false: it is shown |";
+        assert!(
+            head.contains(mask) && head.contains("\"mask\": np.zeros((2, 12), bool)"),
+            "{head}"
+        );
+        assert!(head.contains("| `reconstruction` | float32 | [batch, time, 4] |"), "{head}");
+        assert!(
+            head.contains("reconstruction, = session.run([\"reconstruction\"], inputs)"),
+            "{head}"
+        );
+        let forecast = of_graph("m.onnx", &forecaster(true), Part::Head).unwrap();
+        assert!(forecast.contains("| `statics` | float32 | [batch, 6] |"), "{forecast}");
+        for line in [
+            "1. (`close` − 1.5) / 0.25\n2. (`high` − 1.5) / 0.25\n3. sine of 2π · (hours since midnight UTC",
+            "6. cosine of 2π · (whole days since 1970-01-01 UTC modulo 7, / 7)\n",
+        ] {
+            assert!(forecast.contains(line), "{forecast}");
+        }
+        let none = of_graph("m.onnx", &forecaster(false), Part::Head).unwrap();
+        assert!(!none.contains("`statics` |") && !none.contains("\"statics\""), "{none}");
+        let said = transformer().card.markdown("");
+        let steps = "| Steps that the model takes | 12 at most: it has a position for each |";
+        assert!(
+            said.contains(steps) && !encoder.card.markdown("").contains("that the model takes")
+        );
+    }
+
+    #[test]
+    fn a_folder_is_used_by_what_its_model_has() {
+        let said = of_folder(&encoder().card);
+        assert!(said.contains("vectors = model.embed(*firebox_models.batch(windows))"), "{said}");
+        assert!(said.contains("restored = model(*firebox_models.batch(windows), mask)"), "{said}");
+        let said = of_folder(&transformer().card);
+        assert!(said.contains("logits = model(*firebox_models.batch(windows))"), "{said}");
+        let said = of_folder(&forecaster(true).card);
+        for name in ["of_channels", "normalise", "statics", "restore"] {
+            assert!(said.contains(&format!("firebox_models.{name}(")), "{said}");
+        }
+        assert!(!of_folder(&forecaster(false).card).contains("statics"));
+    }
+
+    /// A Python with these packages, or a line that counts the test as skipped.
+    fn python(packages: &str) -> Option<PathBuf> {
+        let python =
+            std::env::var_os("FIREBOX_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
+        let found = Command::new(&python).args(["-c", &format!("import {packages}")]).output();
+        if found.is_ok_and(|output| output.status.success()) {
+            return Some(python);
+        }
+        println!(
+            "skipped: {} lacks one of {packages}; set FIREBOX_TEST_PYTHON to a Python that has them",
+            python.display()
+        );
+        None
+    }
+
+    /// Runs the code of a card as it stands, with a line of the test's own behind it.
+    fn runs(python: &Path, folder: &Path, card: &str, then: &str) {
+        let code = card.split_once("```python\n").unwrap().1.split_once("\n```").unwrap().0;
+        let script = folder.join("card.py");
+        std::fs::write(&script, format!("{code}\n{then}\n")).unwrap();
+        let output = Command::new(python).arg(&script).current_dir(folder).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}\n{code}");
+    }
+
+    fn classifier() -> SavedModel {
+        let config =
+            CnnBiLstmConfig { convolutions: vec![4], hidden: 3, head: 5, ..Default::default() };
+        model(Architecture::CnnBilstm { config, channels: 4, classes: 2 }, &["a", "b"])
+    }
+
+    #[test]
+    fn the_code_of_a_graph_s_card_runs() {
+        let Some(python) = python("numpy, onnxruntime") else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let (head, encoder_part) = (Part::Head, Part::Encoder);
+        for (made, part, then) in [
+            (encoder(), head, "assert reconstruction.shape == (2, 12, 4)"),
+            (encoder(), encoder_part, "assert embedding.shape[0] == 2"),
+            (forecaster(true), head, "assert forecast.shape == (2, 2)"),
+            (forecaster(false), head, "assert forecast.shape == (2, 2)"),
+            (transformer(), head, "assert probabilities.shape == (2, 2)"),
+            (classifier(), head, "assert logits.shape == (2, 2)"),
+        ] {
+            std::fs::write(folder.path().join("m.onnx"), made.onnx(part).unwrap()).unwrap();
+            let card = made.card.markdown(&of_graph("m.onnx", &made, part).unwrap());
+            runs(&python, folder.path(), &card, then);
+        }
+    }
+
+    #[test]
+    fn the_code_of_a_folder_s_card_runs() {
+        let Some(python) = python("numpy, safetensors, torch") else { return };
+        let folder = tempfile::tempdir().unwrap();
+        for (made, then) in [
+            (encoder(), "assert len(vectors) == 2 and restored.shape == (2, 12, 4)"),
+            (forecaster(true), "assert forecasts[0].shape == (2, 1)"),
+            (forecaster(false), "assert forecasts[0].shape == (2, 1)"),
+            (transformer(), "assert logits.shape == (2, 2)"),
+            (classifier(), "assert logits.shape == (2, 2)"),
+        ] {
+            let output = folder.path().join("model");
+            torch(&made, &[], &output, true).unwrap();
+            let card = std::fs::read_to_string(output.join("README.md")).unwrap();
+            runs(&python, &output, &card, then);
+            std::fs::remove_file(output.join("card.py")).unwrap();
+        }
+    }
+}
