@@ -489,6 +489,7 @@ fn windows_that_the_encoder_leaves_nothing_of_are_refused_and_leave_no_run() {
     let output = firebox(folder, &plan);
     assert!(output.status.code() == Some(2) && errors(&output).contains(expected));
     let mut samples = std::fs::read_to_string(folder.join("A_TEST.ts")).unwrap();
+    samples = samples.replace("@equalLength true\n@seriesLength 24\n", "@equalLength false\n");
     samples += "0.1,0.2,0.3,0.4,0.5:slow\n";
     std::fs::write(folder.join("A_TEST.ts"), samples).unwrap();
     let said = refused(folder, &["--set", model]);
