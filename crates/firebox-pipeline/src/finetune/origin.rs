@@ -675,7 +675,7 @@ mod tests {
             path
         };
         let path = write("bars.csv", false);
-        let pipeline = "[window]\nlength = 20\nstride = 5\n[split.time]\ntest = 0.2\n";
+        let pipeline = "[window]\nlength = 8\nstride = 2\n[split.time]\ntest = 0.2\n";
         let mut settings: PipelineConfig = toml::from_str(pipeline).unwrap();
         settings.data = DataConfig::new(&path);
         settings.run.cache = cache.clone();
