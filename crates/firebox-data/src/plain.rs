@@ -2,6 +2,7 @@
 //!
 //! Files that users bring are read by [`npy`](crate::npy), which accepts far more.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
@@ -115,33 +116,34 @@ impl<T: Kind> Writer<T> {
 
     /// Keeps these ranges of the numbers that were written, one behind the other.
     pub(crate) fn keep(&mut self, kept: &[Range<usize>]) -> Result<(), DataError> {
-        let all = self.so_far()?;
-        let begin = SeekFrom::Start(HEADER as u64);
-        self.out.seek(begin).map_err(|error| self.failed(error))?;
-        self.numbers = 0;
-        for range in kept {
-            // Less than the buffer at once: nothing is written before it has been copied from the map.
-            for part in all.all()[range.clone()].chunks(BUFFER / 2 / size_of::<T>()) {
-                self.push(part)?;
-            }
-        }
-        self.check(&all)?;
-        drop(all);
-        self.out.flush().map_err(|error| self.failed(error))?;
+        self.rewrite(kept, |part| Cow::Borrowed(part))?;
         let bytes = (HEADER + self.numbers * size_of::<T>()) as u64;
         self.out.get_ref().set_len(bytes).map_err(|error| self.failed(error))
     }
 
     /// Puts another number in the place of each that was written.
     pub(crate) fn change(&mut self, other: impl Fn(T) -> T) -> Result<(), DataError> {
+        let all = 0..self.numbers;
+        self.rewrite(std::slice::from_ref(&all), |part| {
+            part.iter().map(|number| other(*number)).collect()
+        })
+    }
+
+    /// Writes these ranges of the numbers from the beginning on, as they are made of those that were written.
+    fn rewrite(
+        &mut self,
+        ranges: &[Range<usize>],
+        made: impl for<'a> Fn(&'a [T]) -> Cow<'a, [T]>,
+    ) -> Result<(), DataError> {
         let all = self.so_far()?;
         let begin = SeekFrom::Start(HEADER as u64);
         self.out.seek(begin).map_err(|error| self.failed(error))?;
         self.numbers = 0;
-        // As in `keep`: nothing is written before it has been copied from the map.
-        for part in all.all().chunks(BUFFER / 2 / size_of::<T>()) {
-            let changed: Vec<T> = part.iter().map(|number| other(*number)).collect();
-            self.push(&changed)?;
+        for range in ranges {
+            // Less than the buffer at once: nothing is written before it has been copied from the map.
+            for part in all.all()[range.clone()].chunks(BUFFER / 2 / size_of::<T>()) {
+                self.push(&made(part))?;
+            }
         }
         self.check(&all)?;
         drop(all);

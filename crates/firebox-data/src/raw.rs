@@ -14,6 +14,11 @@ use crate::npy::Element;
 /// The code of a step without a label.
 pub(crate) const NO_LABEL: u32 = u32::MAX;
 
+/// The label of a code.
+pub(crate) fn label_of(code: u32) -> Option<u32> {
+    (code != NO_LABEL).then_some(code)
+}
+
 /// Everything that was read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Raw {

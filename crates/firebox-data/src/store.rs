@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::plain::{Kind, Mapped, Writer};
+use crate::raw::{NO_LABEL, label_of};
 use crate::{Checks, DataError};
 
 /// Of what is in a folder. A change needs a new number, and the bucket another name.
@@ -30,8 +31,6 @@ const VALUES: &str = "values.npy";
 const TIME: &str = "time.npy";
 const LABELS: &str = "labels.npy";
 const MANIFEST: &str = "manifest.json";
-/// The label of a step that has none.
-const NO_LABEL: u32 = u32::MAX;
 /// Values of fewer bytes are read into memory, where no other program can change them.
 const MAPPED: u64 = 32 << 20;
 
@@ -196,8 +195,8 @@ fn decode(folder: &Path, manifest: Manifest, verify: bool) -> Result<(SeriesSet,
             labels: match (entry.labels, &labels) {
                 (LabelKind::Whole(label), _) => StepLabels::Whole(label),
                 (LabelKind::PerStep, Some(labels)) => {
-                    let label = |code: &u32| (*code != NO_LABEL).then_some(*code);
-                    StepLabels::PerStep(labels.all()[rows].iter().map(label).collect())
+                    let codes = labels.all()[rows].iter().copied();
+                    StepLabels::PerStep(codes.map(label_of).collect())
                 }
                 (LabelKind::None | LabelKind::PerStep, _) => StepLabels::None,
             },

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use firebox_core::{Channel, Role, Series, StepLabels};
 
 use crate::checks::{duration, moment};
-use crate::raw::{NO_LABEL, RawLabels, RawSeries};
+use crate::raw::{NO_LABEL, RawLabels, RawSeries, label_of};
 use crate::{
     ChannelChecks, CheckPolicies, CrowdedPolicy, Defect, GapPolicy, Policy, SeriesChecks, time,
 };
@@ -475,7 +475,6 @@ impl Work {
                 out.zip(column).for_each(|(out, value)| *out = *value);
             }
         }
-        let label = |code: u32| (code != NO_LABEL).then_some(code);
         Series {
             name: raw.name,
             time: raw.time.unwrap_or_else(|| (0..steps as i64).collect()).into(),
@@ -483,9 +482,11 @@ impl Work {
             labels: match raw.labels {
                 RawLabels::None => StepLabels::None,
                 RawLabels::PerStep(labels) => {
-                    StepLabels::PerStep(labels.into_iter().map(label).collect())
+                    StepLabels::PerStep(labels.into_iter().map(label_of).collect())
                 }
-                RawLabels::Whole(code) => label(code).map_or(StepLabels::None, StepLabels::Whole),
+                RawLabels::Whole(code) => {
+                    label_of(code).map_or(StepLabels::None, StepLabels::Whole)
+                }
             },
             segments,
             origin: raw.origin,

@@ -135,7 +135,7 @@ impl SavedModel {
     /// # Errors
     /// If the weights are not those of the model.
     pub fn build(&self, device: &Device) -> Result<Model, ExportError> {
-        self.clone().build_once(device)
+        self.model_of(self.parameters.clone(), device)
     }
 
     /// The same of weights that are not needed otherwise: the model has them afterwards, and they are not in memory
@@ -145,6 +145,10 @@ impl SavedModel {
     /// As [`build`](Self::build).
     pub fn build_once(&mut self, device: &Device) -> Result<Model, ExportError> {
         let parameters = std::mem::take(&mut self.parameters);
+        self.model_of(parameters, device)
+    }
+
+    fn model_of(&self, parameters: Vec<Parameter>, device: &Device) -> Result<Model, ExportError> {
         let model = self.card.architecture.build(parameters, device)?;
         Ok(model.in_precision(self.card.precision))
     }

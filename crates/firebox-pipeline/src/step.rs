@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::bench::in_a_step;
 use crate::keys::json as text_of;
 use crate::multitimeframe::{LstmTable, MlpTable, TransformerTable};
 use crate::pretrain::probe_shape;
@@ -78,9 +79,7 @@ fn of_training(train: &TrainConfig) -> TrainConfig {
         clip: train.clip.map(|_| 1.0),
         clip_value: train.clip_value.map(|_| 1.0),
         average: train.average.map(|_| AverageConfig::default()),
-        loss_scale: train.loss_scale,
-        allow_unscaled_f16: train.allow_unscaled_f16,
-        ..TrainConfig::default()
+        ..in_a_step(train)
     }
 }
 

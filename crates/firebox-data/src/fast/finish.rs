@@ -9,12 +9,11 @@ use crate::clean;
 use crate::hints::explained;
 use crate::mapping::Mapping;
 use crate::plain::Mapped;
-use crate::raw::NO_LABEL;
+use crate::raw::{NO_LABEL, label_of};
 use crate::store::{Entry, LabelKind};
 use crate::work::Work;
 use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, Interval};
 
-use super::labels::of_code;
 use super::parted::Short;
 use super::rewrite::{Changes, Gap};
 use super::taken::AllRead;
@@ -238,7 +237,7 @@ fn of_store_or_memory(short: Short, work: Work, labelled: bool) -> (Series, Entr
         time: short.times.into(),
         values: short.values.into(),
         labels: match labelled {
-            true => StepLabels::PerStep(short.labels.into_iter().map(of_code).collect()),
+            true => StepLabels::PerStep(short.labels.into_iter().map(label_of).collect()),
             false => StepLabels::None,
         },
         segments,

@@ -76,11 +76,6 @@ pub(super) fn apart(rows: &[f64], width: usize) -> (Vec<f64>, Vec<u32>) {
     (values, codes)
 }
 
-/// The label of a code.
-pub(super) fn of_code(code: u32) -> Option<u32> {
-    (code != NO_LABEL).then_some(code)
-}
-
 impl Short {
     /// Takes the labels from among the channels, of which there are so many without them.
     pub(super) fn part_labels(&mut self, channels: usize) {
@@ -92,6 +87,7 @@ impl Short {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raw::label_of;
 
     #[test]
     fn classes_are_in_the_order_of_the_long_way_or_in_none() {
@@ -114,6 +110,6 @@ mod tests {
         let none = f64::from(NO_LABEL);
         let (values, codes) = apart(&[1.0, 2.0, 0.0, 3.0, 4.0, none], 3);
         assert_eq!((values, codes), (vec![1.0, 2.0, 3.0, 4.0], vec![0, NO_LABEL]));
-        assert_eq!([0, NO_LABEL].map(of_code), [Some(0), None]);
+        assert_eq!([0, NO_LABEL].map(label_of), [Some(0), None]);
     }
 }

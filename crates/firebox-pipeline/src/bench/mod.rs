@@ -36,7 +36,7 @@ pub(crate) use self::probe::Probe;
 pub use self::small::SmallModel;
 pub(crate) use self::small::measure_small;
 use self::timing::Beside;
-pub(crate) use self::timing::Measured;
+pub(crate) use self::timing::{Measured, in_a_step};
 pub use self::watch::Watching;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;

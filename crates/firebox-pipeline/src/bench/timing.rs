@@ -242,7 +242,7 @@ fn train<M: Module, O: Objective<M>>(
     (config, own): (&BenchConfig, Option<&TrainConfig>),
     run: &Run<'_>,
 ) -> Result<(), PipelineError> {
-    let settings = own.map(of_step).unwrap_or_default();
+    let settings = own.map(in_a_step).unwrap_or_default();
     let config = TrainConfig {
         // Until it is stopped, if it goes by time.
         epochs: if config.seconds > 0.0 { 1_000_000 } else { 1 },
@@ -260,7 +260,7 @@ fn train<M: Module, O: Objective<M>>(
 
 /// What of a run's settings decides the time and memory of one step. Parameters that are frozen at first
 /// count as trained: later they are.
-fn of_step(run: &TrainConfig) -> TrainConfig {
+pub(crate) fn in_a_step(run: &TrainConfig) -> TrainConfig {
     // From the first update on; there is no validation.
     let averaged = |own| AverageConfig { from_epoch: 0, every: 1, evaluate: false, ..own };
     TrainConfig {

@@ -77,8 +77,11 @@ pub(super) fn case(seed: u64, names: &[Option<&'static str>], borders: &[usize])
     let train = if draw(3) == 0 { paths.len().div_ceil(2) } else { paths.len() };
     config.test = (train < paths.len()).then(|| crate::Paths(paths.split_off(train)));
     config.path.0 = paths;
+    config.checks = policies(seed);
     if table.column("time").is_ok() {
         config.columns.time_unit = crate::TimeUnit::S;
+        config.interval =
+            Interval::from_microseconds(60_000_000).filter(|_| seed.is_multiple_of(3));
     }
     let mut seen = std::collections::HashSet::new();
     let sided = borders.windows(2).enumerate().flat_map(|(file, border)| {
@@ -100,11 +103,7 @@ fn series_that_a_column_names_are_those_of_the_long_way_whatever_the_borders() {
     for seed in 0..600 {
         let rows = 2 + (Stream::new(seed, "rows").draws().uniform_f64() * 60.0) as usize;
         let (names, borders) = named_rows(seed, rows);
-        let Case { folder, mut config, rows, together } = case(seed, &names, &borders);
-        config.checks = policies(seed);
-        let has_times = config.columns.time_unit == crate::TimeUnit::S;
-        config.interval =
-            Interval::from_microseconds(60_000_000).filter(|_| has_times && seed.is_multiple_of(3));
+        let Case { folder, config, rows, together } = case(seed, &names, &borders);
         let files = inputs(&config).unwrap();
         let expected = long(&files, &config);
         let mut draws = Stream::new(seed, "parts").draws();
