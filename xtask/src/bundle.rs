@@ -124,7 +124,9 @@ fn built(features: &[String]) -> Result<Vec<PathBuf>, String> {
     command.args(["build", "--release", "-p", "firebox", "-p", "firebox-kernels"]);
     command.args(["--features", &wanted.join(",")]);
     command.args(["--bin", "firebox", "--test", "cube"]);
-    command.args(["--example", "gpu_lstm_step", "--example", "gpu_attention_step"]);
+    for example in ["gpu_lstm_step", "gpu_attention_step", "gpu_product_step"] {
+        command.args(["--example", example]);
+    }
     command.args(["--message-format", "json-render-diagnostics"]);
     command.current_dir(root()).stdout(Stdio::piped());
     let cuda = features.iter().any(|feature| feature.starts_with("cuda"));

@@ -18,9 +18,9 @@ use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
 use crate::device::{flex, flex_in_graph, is_flex, tied};
 use crate::init::uniform;
 use crate::operands::{Operand, alike, operand, types};
-use crate::products::{named, product};
+use crate::products::{add_bias, named, product};
 use crate::profile::kernel_span;
-use crate::rounded::{halved, rounded};
+use crate::rounded::{cast, compute_type, halved, rounded};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -178,10 +178,10 @@ fn composed(
         Some(noise) => noise.add_to(x),
         None => x,
     };
-    let (x, weight) = (rounded(x, precision), rounded(weight, precision));
     if named(precision, &x.device()) {
         return by_product(conv, x, weight, bias, groups, precision);
     }
+    let (x, weight) = (rounded(x, precision), rounded(weight, precision));
     let x = x.swap_dims(1, 2);
     let [before, after] = conv.padding;
     let mut options = ConvOptions::new([conv.stride], [0], [conv.dilation], groups);
@@ -200,7 +200,10 @@ fn by_product(
     precision: Precision,
 ) -> Tensor<3> {
     let Conv { batch, input, output, kernel, stride, padding, dilation, .. } = conv;
-    let (steps, device) = (conv.steps(), x.device());
+    let (steps, device, given) = (conv.steps(), x.device(), x.dtype());
+    // On a GPU that is the type of what is laid side by side, too.
+    let narrow = compute_type(given, precision);
+    let (x, weight) = (cast(x, narrow), cast(weight, narrow));
     let zeros = |count: &usize| Tensor::zeros([batch, *count, input], (&device, x.dtype()));
     let [before, after] = padding.map(|count| Some(count).filter(|count| *count > 0));
     let (before, after) = (before.as_ref().map(zeros), after.as_ref().map(zeros));
@@ -226,11 +229,12 @@ fn by_product(
         let weight = weight.permute([0, 3, 2, 1]).reshape([groups, kernel * taken, made]);
         product(precision, columns, weight).permute([1, 0, 2]).reshape([rows, output])
     };
-    let y = y.reshape([batch, steps, output]);
-    match bias {
-        Some(bias) => y + bias.unsqueeze(),
+    let y = cast(y, given);
+    let y = match bias {
+        Some(bias) => add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).reshape([rows, output]),
         None => y,
-    }
+    };
+    y.reshape([batch, steps, output])
 }
 
 /// What the CPU kernels compute.

@@ -195,6 +195,8 @@ pub use cpu::{
     Activation, AttentionWindow, CpuCeilings, CpuKernels, CpuKernelsError, buffer_bytes,
     release_buffers,
 };
+#[cfg(all(feature = "cube", feature = "persistence"))]
+pub use cube::keep_compiled_kernels;
 #[cfg(feature = "cube")]
 pub use cube::{GpuProperties, LaunchWatch, Launched, LaunchedRun, LaunchedWork};
 #[cfg(any(feature = "cube", test))]
@@ -224,6 +226,9 @@ pub use optimizer::{
 };
 pub use packed::KeptWeights;
 pub use products::{F32Products, NoF32Products, product};
+#[doc(hidden)]
+#[cfg(feature = "cube")]
+pub use products::{product_kernels, with_product_kernel};
 pub use recompute::{recomputed, recomputed_beside, recomputes_on};
 pub use residual::{FeedForward, feed_forward_add, linear_add};
 pub use rounded::rounded;

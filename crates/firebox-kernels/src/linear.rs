@@ -15,7 +15,7 @@ use crate::cpu::{self, CpuKernels, Matrix, Products, Weight};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::operands::{alike, operand, types};
 use crate::packed::{keeps, packed};
-use crate::products::product;
+use crate::products::{add_bias, product};
 use crate::profile::kernel_span;
 use crate::rounded::{halved, rounded};
 use crate::strides::{matrix, readable};
@@ -127,7 +127,10 @@ fn composed(
 ) -> Tensor<2> {
     let y = matmul(precision, x, weight);
     match bias {
-        Some(bias) => y + bias.unsqueeze(),
+        Some(bias) => {
+            let sizes = y.dims();
+            add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).reshape(sizes)
+        }
         None => y,
     }
 }
@@ -149,7 +152,7 @@ pub(crate) fn matmul<const D: usize>(
         return product(Precision::F32, left, right);
     }
     let wide = left.dtype();
-    left.cast(narrow).matmul(right.cast(narrow)).cast(wide)
+    product(precision, left.cast(narrow), right.cast(narrow)).cast(wide)
 }
 
 /// What the gradients are computed from.

@@ -1,4 +1,4 @@
-//! How exact products of f32 are on a GPU: as Burn's autotuning has it, or as it is said here.
+//! Which kernels multiply on a GPU: how exact products of f32 are, and that those of f16 and bf16 are on tensor cores.
 //!
 //! Burn takes the kernel that is fastest for a shape, and those on tensor cores take TF32 where the device has it,
 //! which nothing says and no setting prevents (tracel-ai/burn#5696). The products here name their kernel. On a
@@ -10,21 +10,26 @@ use std::cell::Cell;
 
 #[cfg(feature = "cube")]
 use burn::backend::Dispatch;
+#[cfg(feature = "cube")]
+use burn::tensor::DType;
 use burn::tensor::{Device, Tensor};
 use firebox_core::Precision;
 
 use crate::device::{lift, tied};
 use crate::operands::{alike, listed, operand};
+#[cfg(feature = "cube")]
+use crate::rounded::compute_type;
 
 #[cfg(feature = "cube")]
-use crate::cube::{ProductOps, has_tf32};
+use crate::cube::{ProductOps, has_cores, has_tf32, kernel_names};
 #[cfg(feature = "cube")]
 use crate::cuts::GpuKernels;
 
 /// What products of f32 are made of on a GPU. Sums are f32 in all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum F32Products {
-    /// Whatever Burn finds fastest: f32, or TF32 where the device has it.
+    /// f32: by whatever kernel Burn finds fastest, and where the device has TF32, which Burn would take then, as
+    /// [`Exact`](Self::Exact).
     #[default]
     Tuned,
     /// f32: none of tensor cores.
@@ -32,6 +37,52 @@ pub enum F32Products {
     /// TF32, which is f32 with 10 bits of mantissa in place of 23, on tensor cores. A shape that they do not take is
     /// multiplied in f32.
     Tf32,
+}
+
+/// How a product is made by a kernel that is named.
+#[cfg(feature = "cube")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProductWay {
+    /// Of f32.
+    pub(crate) f32: F32Products,
+    /// The kernel of this number alone, for comparisons.
+    pub(crate) asked: Option<usize>,
+}
+
+#[cfg(feature = "cube")]
+impl ProductWay {
+    /// How a device makes products of a type by a kernel that is named; `None` if Burn's own are taken.
+    pub(crate) fn on(precision: Precision, device: &Device, dtype: DType) -> Option<Self> {
+        // What f32 is does not depend on which kernels are asked for.
+        let client = GpuKernels::computes(device, dtype).ok()?;
+        let asked = ASKED.get();
+        let f32 = match (dtype, F32Products::of(precision)) {
+            (DType::F32, F32Products::Tuned) if has_tf32(&client) => F32Products::Exact,
+            (DType::F32, F32Products::Tuned) => return None,
+            (DType::F32, way) => way,
+            _ if has_cores(&client, dtype) && !GpuKernels::composes() => F32Products::Tuned,
+            _ => return None,
+        };
+        Some(Self { f32, asked })
+    }
+}
+
+/// Names of the kernels of products that [`with_product_kernel`] takes, for comparisons.
+#[doc(hidden)]
+#[cfg(feature = "cube")]
+pub fn product_kernels() -> Vec<String> {
+    kernel_names()
+}
+
+/// Runs a function whose products on this thread, as far as they have named kernels, are made by that of a number. A shape
+/// that it does not take is a panic.
+#[doc(hidden)]
+#[cfg(feature = "cube")]
+pub fn with_product_kernel<T>(index: usize, f: impl FnOnce() -> T) -> T {
+    let before = ASKED.replace(Some(index));
+    let result = f();
+    ASKED.set(before);
+    result
 }
 
 /// A device that cannot multiply as was asked.
@@ -57,6 +108,8 @@ pub enum NoF32Products {
 
 thread_local! {
     static CURRENT: Cell<F32Products> = const { Cell::new(F32Products::Tuned) };
+    #[cfg(feature = "cube")]
+    static ASKED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 impl F32Products {
@@ -125,8 +178,9 @@ pub fn product<const D: usize>(
     check("a product", &left, &right);
     #[cfg(feature = "cube")]
     {
-        let way = F32Products::of(precision);
-        if way != F32Products::Tuned && is_on_gpu(&left, &right) {
+        let some = |x: &Tensor<D>| x.dims().iter().all(|size| *size > 0);
+        let way = ProductWay::on(precision, &left.device(), left.dtype());
+        if let Some(way) = way.filter(|_| some(&left) && some(&right)) {
             return Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_product(
                 left.into_dispatch(),
                 right.into_dispatch(),
@@ -139,6 +193,25 @@ pub fn product<const D: usize>(
         return zeros;
     }
     left.matmul(right)
+}
+
+/// A number added to each column of matrices. On a GPU, its gradient is summed by a kernel of ours.
+///
+/// # Shapes
+/// - y: `[matrices, rows, width]`
+/// - bias: `[matrices, width]`
+pub(crate) fn add_bias(y: Tensor<3>, bias: Tensor<2>) -> Tensor<3> {
+    #[cfg(feature = "cube")]
+    {
+        let same = y.dtype() == bias.dtype() && y.dims().iter().all(|size| *size > 0);
+        if same && GpuKernels::takes(&y.device(), y.dtype()).is_ok() {
+            return Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_add_bias(
+                y.into_dispatch(),
+                bias.into_dispatch(),
+            ));
+        }
+    }
+    y + bias.unsqueeze_dim(1)
 }
 
 /// Refuses operands of a product that do not go together.
@@ -190,18 +263,16 @@ fn fits(left: &[usize], right: &[usize]) -> bool {
     inner == rows && outer.iter().zip(others).all(|(a, b)| a == b || *a == 1 || *b == 1)
 }
 
-/// Whether layers of this precision take products by name on a device.
+/// Whether layers of this precision take products of tensors of f32 by name on a device.
+#[cfg(feature = "cube")]
 pub(crate) fn named(precision: Precision, device: &Device) -> bool {
-    let way = F32Products::of(precision);
-    way != F32Products::Tuned && way.check(device).is_ok()
+    ProductWay::on(precision, device, compute_type(DType::F32, precision)).is_some()
 }
 
-/// Whether a GPU has two matrices of f32 with something to multiply.
-#[cfg(feature = "cube")]
-fn is_on_gpu<const D: usize>(left: &Tensor<D>, right: &Tensor<D>) -> bool {
-    use burn::tensor::DType::F32;
-    let some = |x: &Tensor<D>| x.dtype() == F32 && x.dims().iter().all(|size| *size > 0);
-    some(left) && some(right) && GpuKernels::takes(&left.device(), F32).is_ok()
+/// Without kernels for GPUs no product is named.
+#[cfg(not(feature = "cube"))]
+pub(crate) fn named(_: Precision, _: &Device) -> bool {
+    false
 }
 
 #[cfg(test)]

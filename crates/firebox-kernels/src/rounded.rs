@@ -58,7 +58,6 @@ pub(crate) fn halved<const D: usize>(tensor: Tensor<D>, precision: Precision) ->
 }
 
 /// The type that a GPU's kernel computes in: that of the tensors, or the narrower one that is asked of f32.
-#[cfg(feature = "cube")]
 pub(crate) fn compute_type(given: DType, precision: Precision) -> DType {
     match (given, precision) {
         (DType::F32, Precision::Bf16) => DType::BF16,
@@ -68,7 +67,6 @@ pub(crate) fn compute_type(given: DType, precision: Precision) -> DType {
 }
 
 /// The same numbers in a type; the tensor itself if it has that.
-#[cfg(feature = "cube")]
 pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }

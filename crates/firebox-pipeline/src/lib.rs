@@ -102,8 +102,8 @@ pub use bench::suite::{
     TorchConfig, Untimed, suite,
 };
 pub use bench::{
-    ADDED_AIM, BenchConfig, BenchResult, Ceilings, PageFaults, Share, SmallModel, StepParts,
-    UPDATE_AIM, Verdict, Watching, Workload, bench, bench_shown,
+    ADDED_AIM, BenchConfig, BenchResult, Ceilings, KernelShare, PageFaults, Share, SmallModel,
+    StepParts, UPDATE_AIM, Verdict, Watching, Workload, bench, bench_shown,
 };
 pub use compare::compare;
 pub use config::{
@@ -119,6 +119,8 @@ pub use error::PipelineError;
 pub use export::{ExportFormat, ExportRequest, Exported, export};
 pub use finetune::FinetuneConfig;
 pub use firebox_export::Part;
+#[cfg(feature = "gpu")]
+pub use firebox_kernels::keep_compiled_kernels;
 pub use forecast::ForecastConfig;
 pub use layers::{ConfigError, load};
 pub use leaks::LeakCheck;

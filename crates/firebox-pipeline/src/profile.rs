@@ -69,13 +69,13 @@ impl Profiling {
 
 /// What measures the kernels of a device.
 #[cfg(feature = "gpu")]
-fn device_timer() -> Option<Arc<dyn DeviceTimer>> {
+pub(crate) fn device_timer() -> Option<Arc<dyn DeviceTimer>> {
     Some(Arc::new(gpu::Timer::default()))
 }
 
 /// Without a backend for GPUs, kernels run in the host's spans.
 #[cfg(not(feature = "gpu"))]
-fn device_timer() -> Option<Arc<dyn DeviceTimer>> {
+pub(crate) fn device_timer() -> Option<Arc<dyn DeviceTimer>> {
     None
 }
 

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use firebox_core::Precision;
 use firebox_pipeline::{
-    ADDED_AIM, BenchConfig, BenchResult, PageFaults, Regression, Share, StepParts, SuiteConfig,
-    SuitePart, TorchConfig, UPDATE_AIM, Untimed, Workload,
+    ADDED_AIM, BenchConfig, BenchResult, KernelShare, PageFaults, Regression, Share, StepParts,
+    SuiteConfig, SuitePart, TorchConfig, UPDATE_AIM, Untimed, Workload,
 };
 
 use crate::device;
@@ -71,6 +71,9 @@ struct OneFlags {
     /// Tell where the time of a step goes: forward, backward, and what the trainer adds. On processors.
     #[arg(long)]
     parts: bool,
+    /// Tell which kernels a step spends its time in, as the device wrote it down. On GPUs.
+    #[arg(long)]
+    kernels: bool,
     /// Device: auto, cpu, cuda:0, vulkan, …
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
@@ -147,6 +150,7 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
         workers: flags.workers,
         watched: flags.watched,
         parts: flags.parts,
+        kernels: flags.kernels,
         ..BenchConfig::new(flags.workload)
     };
     let device = device::choose(&flags.device)?;
@@ -195,7 +199,30 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
             say(line)?;
         }
     }
+    if let Some(kernels) = &result.on_device {
+        for line in kernel_lines(kernels, result.step_ms) {
+            say(line)?;
+        }
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The kernels of a step with their times and rates, and what of the step the device was busy.
+fn kernel_lines(kernels: &[KernelShare], step_ms: f64) -> Vec<String> {
+    let busy: f64 = kernels.iter().map(|kernel| kernel.ms).sum();
+    let launches: f64 = kernels.iter().map(|kernel| kernel.launches).sum();
+    let head = format!(
+        "the device computed for {busy:.3} of {step_ms:.3} ms a step, in {launches:.0} launches:"
+    );
+    let line = |kernel: &KernelShare| {
+        let KernelShare { name, shape, launches, ms, gflop } = kernel;
+        let rate = match *gflop > 0.0 && *ms > 0.0 {
+            true => format!("  {:.1} TFLOP/s", gflop / ms),
+            false => String::new(),
+        };
+        format!("{ms:>9.3} ms {launches:>6.1} x  {name} {shape}{rate}")
+    };
+    [head].into_iter().chain(kernels.iter().map(line)).collect()
 }
 
 /// Where the time of a step goes, beside the aims for it.

@@ -169,6 +169,7 @@ pub(crate) fn guarded<T>(name: &str, ask: impl FnOnce() -> T) -> Result<T, Devic
 /// the other backends by kind, discrete ones first.
 #[cfg(feature = "gpu")]
 fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
+    firebox_pipeline::keep_compiled_kernels();
     #[cfg(any(feature = "vulkan-plain", feature = "metal-plain"))]
     use burn::tensor::DeviceType;
     guarded(name, || match name {

@@ -17,7 +17,7 @@ use burn::tensor::DType;
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
 use super::product::ProductOps;
 use crate::cuts::parts;
-use crate::products::F32Products;
+use crate::products::ProductWay;
 
 /// Where [`Last`] leaves its gradient for [`Layer`].
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl<B: LstmOps + ProductOps> Backward<B, 3> for Layer {
 fn of_weights<B: ProductOps>(
     d_gates: FloatTensor<B>,
     previous: FloatTensor<B>,
-    way: F32Products,
+    way: Option<ProductWay>,
 ) -> FloatTensor<B> {
     let [directions, batch, time, width] = d_gates.shape().dims();
     let parts = parts(batch);
@@ -102,12 +102,11 @@ fn of_weights<B: ProductOps>(
     let d_gates = B::float_swap_dims(split(d_gates, width), 2, 3);
     let previous = split(previous, width / 4);
     let products = match way {
-        F32Products::Exact | F32Products::Tf32 if d_gates.dtype() == DType::F32 => {
-            B::firebox_multiply(d_gates, previous, way)
-        }
-        _ => B::float_matmul(d_gates, previous),
+        Some(way) => B::firebox_multiply(d_gates, previous, way),
+        None => B::float_matmul(d_gates, previous),
     };
-    B::float_reshape(B::float_sum_dim(products, 1), [directions, width, width / 4].into())
+    let sum = B::firebox_sum_rows(products, [directions, parts, width * width / 4]);
+    B::float_reshape(sum, [directions, width, width / 4].into())
 }
 
 /// The last states of a [`Layer`].

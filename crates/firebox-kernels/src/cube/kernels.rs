@@ -58,13 +58,24 @@ impl GpuKernels {
 
     /// Whether any kernel takes tensors of this type on this device.
     pub(crate) fn takes(device: &Device, dtype: DType) -> Result<Client, NoGpuKernels> {
+        let client = Self::computes(device, dtype)?;
+        match Self::composes() {
+            true => Err(NoGpuKernels::Asked),
+            false => Ok(client),
+        }
+    }
+
+    /// Whether Burn's own operations are asked for in place of kernels.
+    pub(crate) fn composes() -> bool {
+        CpuKernels::current() == Ok(CpuKernels::Composed)
+    }
+
+    /// Whether tensors of this type can be computed with on this device, kernels or not.
+    pub(crate) fn computes(device: &Device, dtype: DType) -> Result<Client, NoGpuKernels> {
         let device = device.clone().without_autodiff();
         let DispatchDevice::Cube(cube) = device.as_dispatch() else {
             return Err(NoGpuKernels::NotGpu { device: format!("{device:?}") });
         };
-        if CpuKernels::current() == Ok(CpuKernels::Composed) {
-            return Err(NoGpuKernels::Asked);
-        }
         if !TYPES.contains(&dtype) {
             return Err(NoGpuKernels::Type { found: dtype });
         }

@@ -9,7 +9,7 @@ use burn::tensor::DType;
 
 use crate::cpu::CellKind;
 use crate::cuts::GpuKernels;
-use crate::products::F32Products;
+use crate::products::ProductWay;
 
 /// How a layer is computed.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +18,8 @@ pub(crate) struct Way {
     pub(crate) cell: CellKind,
     /// The index of the tile to take; the fastest if `None`.
     pub(crate) tile: Option<usize>,
-    /// How products of f32 beside the recurrence are made.
-    pub(crate) products: F32Products,
+    /// How products beside the recurrence are made by name; Burn's own if `None`.
+    pub(crate) products: Option<ProductWay>,
 }
 
 /// What the next layer and the next call need.

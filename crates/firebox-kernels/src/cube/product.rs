@@ -1,4 +1,9 @@
-//! Products of f32 by a kernel that is named, forward and back, where Burn's own would be tuned.
+//! Products by a kernel that is named, forward and back, where Burn's own would be tuned: those of f32 as exact as
+//! they are told, those of f16 and bf16 on tensor cores.
+//!
+//! Burn's tuning compiles some twenty kernels for each shape, type and layout that it meets, most of them for a
+//! second and more, before the first step of a training is over: minutes, and again for each new size of a batch. What
+//! it takes then depends on what else the device did meanwhile.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -17,11 +22,18 @@ use burn_cubecl::tensor::CubeTensor;
 use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems, MatmulSetupError};
 use cubek::matmul::launch::launch_ref;
 use cubek::matmul::multi_level::Strategy;
+use cubek::matmul::multi_level::components::tile::TileMatmulKind;
+use cubek::matmul::multi_level::routines::batch::double_buffering::DoubleBufferingArgs;
+use cubek::matmul::multi_level::routines::batch::ordered_double_buffering::OrderedSelectionArgs;
+use cubek::matmul::multi_level::routines::batch::simple::SimpleArgs;
+use cubek::matmul::routine::BlueprintStrategy;
 use cubek::std::InputBinding;
 
+use super::sums::over_rows;
 use super::tensors::empty;
 use super::watch::{LaunchedWork, launching};
 use crate::products::F32Products;
+use crate::products::ProductWay;
 
 /// TF32 as CubeCL names it.
 const TF32: ElemType = ElemType::Float(FloatKind::TF32);
@@ -33,7 +45,14 @@ pub(crate) fn has_tf32(client: &Client) -> bool {
     configs.any(|c| c.a_type == TF32 && c.b_type == TF32 && c.cd_type == f32)
 }
 
-/// A product of matrices in f32, `[.., rows, inner]` and `[.., inner, columns]`, whose other axes are broadcast.
+/// Whether the tensor cores of a device multiply a half-precision type and sum in f32.
+pub(crate) fn has_cores(client: &Client, dtype: DType) -> bool {
+    let (of, f32) = (dtype_to_storage_type(dtype), dtype_to_storage_type(DType::F32));
+    let mut configs = client.properties().features.matmul.cmma.iter();
+    configs.any(|c| c.a_type == of && c.b_type == of && c.cd_type == f32)
+}
+
+/// A product of matrices, `[.., rows, inner]` and `[.., inner, columns]`, whose other axes are broadcast.
 #[backend_extension(Cube, Autodiff, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait ProductOps: Backend {
     /// The differentiable operation; without a graph, the same as `firebox_multiply`.
@@ -41,7 +60,7 @@ pub(crate) trait ProductOps: Backend {
     fn firebox_product(
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
-        way: F32Products,
+        way: ProductWay,
     ) -> FloatTensor<Self> {
         Self::firebox_multiply(left, right, way)
     }
@@ -51,8 +70,25 @@ pub(crate) trait ProductOps: Backend {
     fn firebox_multiply(
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
-        way: F32Products,
+        way: ProductWay,
     ) -> FloatTensor<Self>;
+
+    /// `y`, `[matrices, rows, width]`, with a number added to each column, `[matrices, width]`.
+    #[fusion(default)]
+    fn firebox_add_bias(y: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
+        shifted::<Self>(y, bias)
+    }
+
+    /// The sums over the rows of each matrix, `[matrices, width]`, of numbers that lie as `[matrices, rows, width]`, summed
+    /// in f32.
+    #[fusion(meta = |x, sizes| TensorSpec::new([sizes[0], sizes[2]].into(), x.dtype))]
+    fn firebox_sum_rows(x: FloatTensor<Self>, sizes: [usize; 3]) -> FloatTensor<Self>;
+}
+
+/// A sum that Burn fuses with what is around it.
+fn shifted<B: Backend>(y: FloatTensor<B>, bias: FloatTensor<B>) -> FloatTensor<B> {
+    let [matrices, width] = bias.shape().dims();
+    B::float_add(y, B::float_reshape(bias, [matrices, 1, width].into()))
 }
 
 #[cfg(feature = "fusion")]
@@ -75,7 +111,7 @@ impl ProductOps for CubeBackend {
     fn firebox_multiply(
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
-        way: F32Products,
+        way: ProductWay,
     ) -> FloatTensor<Self> {
         let out = empty(&left, shape(&left.shape(), &right.shape()), left.dtype);
         let inner = left.shape()[left.shape().num_dims() - 1];
@@ -85,11 +121,15 @@ impl ProductOps for CubeBackend {
             name: "product",
             shape: out.shape().iter().copied().chain([inner]).collect(),
             operations: (2 * numbers(&out) * inner) as f64,
-            bytes: (4 * all) as f64,
-            bf16: false,
+            bytes: (left.dtype.size() * all) as f64,
+            bf16: left.dtype == DType::BF16,
         };
         launching(work, || multiply(left.clone(), right.clone(), &out, way));
         out
+    }
+
+    fn firebox_sum_rows(x: FloatTensor<Self>, sizes: [usize; 3]) -> FloatTensor<Self> {
+        over_rows(x, sizes)
     }
 }
 
@@ -98,13 +138,11 @@ impl ProductOps for CubeBackend {
 ///
 /// # Panics
 /// If no kernel can be launched: the simplest takes every shape.
-fn multiply(left: CubeTensor, right: CubeTensor, out: &CubeTensor, way: F32Products) {
-    let client = &out.client;
-    let cores = (way == F32Products::Tf32 && has_tf32(client))
-        .then(|| Strategy::SimpleCyclicCmma(Default::default()));
-    let others = [Strategy::SimpleUnit(Default::default()), Strategy::Naive];
+fn multiply(left: CubeTensor, right: CubeTensor, out: &CubeTensor, way: ProductWay) {
+    let axes = left.shape().num_dims();
+    let inner = left.shape()[axes - 1];
     let mut refused = vec![];
-    for strategy in cores.into_iter().chain(others) {
+    for strategy in kernels(out, inner, way) {
         match launch(&strategy, &left, &right, out) {
             Ok(()) => return,
             Err(error) => refused.push(format!("{strategy}: {error:?}")),
@@ -118,15 +156,109 @@ fn multiply(left: CubeTensor, right: CubeTensor, out: &CubeTensor, way: F32Produ
     );
 }
 
+/// Numbers of a matrix from which on a product of halves is worth the largest tiles, and its rows from which on it is worth
+/// several rows of tiles for each group of threads; and the least that is summed then. Measured on an H200 (LOG.md).
+const LARGE: usize = 1 << 20;
+const HIGH: usize = 4096;
+const DEEP: usize = 256;
+
+/// The kernels for a product, the first that can be launched to be taken. Those that read by the tensor memory
+/// accelerator are refused where the device has none, or an operand lies as it does not read it.
+fn kernels(out: &CubeTensor, inner: usize, way: ProductWay) -> Vec<Strategy> {
+    use TileMatmulKind::{Cmma, Mma};
+    if let Some(asked) = way.asked.and_then(|asked| on_cores().into_iter().nth(asked)) {
+        return vec![asked];
+    }
+    let unit = || Strategy::SimpleUnit(Default::default());
+    let axes = out.shape().num_dims();
+    let (rows, numbers) = (out.shape()[axes - 2], out.shape()[axes - 2] * out.shape()[axes - 1]);
+    match out.dtype {
+        DType::F32 if way.f32 == F32Products::Tf32 && has_tf32(&out.client) => {
+            vec![simple(Cmma, false), unit(), Strategy::Naive]
+        }
+        DType::F32 => vec![unit(), Strategy::Naive],
+        _ => {
+            let first = match (numbers >= LARGE, inner >= DEEP) {
+                (true, true) => vec![specialised_by_tma(), simple(Mma, true)],
+                (true, false) => vec![by_tma(true), simple(Mma, true)],
+                _ if rows >= HIGH => vec![simple(Mma, true)],
+                _ => vec![],
+            };
+            let others = [simple(Mma, false), simple(Cmma, false), unit(), Strategy::Naive];
+            first.into_iter().chain(others).collect()
+        }
+    }
+}
+
+/// A product whose operands the tensor memory accelerator reads, with threads of their own that wait for it.
+fn specialised_by_tma() -> Strategy {
+    Strategy::SpecializedTmaMma(BlueprintStrategy::Inferred(().into()))
+}
+
+/// A product whose operands the tensor memory accelerator reads.
+fn by_tma(multi_rows: bool) -> Strategy {
+    let tile_matmul = TileMatmulKind::Mma;
+    Strategy::SimpleTmaMma(BlueprintStrategy::Inferred(SimpleArgs { multi_rows, tile_matmul }))
+}
+
+/// A product in one stage of shared memory.
+fn simple(tile_matmul: TileMatmulKind, multi_rows: bool) -> Strategy {
+    let args = BlueprintStrategy::Inferred(SimpleArgs { multi_rows, tile_matmul });
+    match tile_matmul {
+        TileMatmulKind::Mma => Strategy::SimpleCyclicMma(args),
+        _ => Strategy::SimpleCyclicCmma(args),
+    }
+}
+
+/// All that could be taken, for comparisons.
+fn on_cores() -> Vec<Strategy> {
+    use BlueprintStrategy::Inferred;
+    use TileMatmulKind::{Cmma, Mma};
+    let double = |specialized| {
+        Strategy::DoubleCyclicMma(Inferred(DoubleBufferingArgs { specialized, tile_matmul: Mma }))
+    };
+    let ordered = |rows| {
+        Strategy::OrderedDoubleMma(Inferred(OrderedSelectionArgs {
+            partition_k: Some(2),
+            row_count: Some(rows),
+            rows_per_plane: Some(2),
+            tile_matmul: Mma,
+        }))
+    };
+    let by_tma =
+        |multi_rows| Strategy::SimpleTmaMma(Inferred(SimpleArgs { multi_rows, tile_matmul: Mma }));
+    vec![
+        simple(Mma, false),
+        simple(Mma, true),
+        simple(Cmma, false),
+        simple(Cmma, true),
+        double(false),
+        double(true),
+        ordered(4),
+        ordered(8),
+        Strategy::SpecializedCyclicMma(Inferred(().into())),
+        by_tma(false),
+        by_tma(true),
+        specialised_by_tma(),
+        Strategy::SimpleUnit(Default::default()),
+        Strategy::DoubleUnit(Default::default()),
+    ]
+}
+
+/// Names of the kernels that [`ProductWay::asked`] counts.
+pub(crate) fn kernel_names() -> Vec<String> {
+    on_cores().iter().map(ToString::to_string).collect()
+}
+
 fn launch(
     strategy: &Strategy,
     left: &CubeTensor,
     right: &CubeTensor,
     out: &CubeTensor,
 ) -> Result<(), MatmulSetupError> {
-    let f32 = dtype_to_storage_type(DType::F32);
-    let operand = |tensor: &CubeTensor| InputBinding::new(tensor.clone().binding(), f32);
-    let mut types = MatmulElems::from_globals(&MatmulGlobalElems { lhs: f32, rhs: f32, out: f32 });
+    let of = dtype_to_storage_type(out.dtype);
+    let operand = |tensor: &CubeTensor| InputBinding::new(tensor.clone().binding(), of);
+    let mut types = MatmulElems::from_globals(&MatmulGlobalElems { lhs: of, rhs: of, out: of });
     let (strategy, out) = (strategy.clone().into(), out.clone());
     let client = out.client.clone();
     launch_ref(&strategy, &client, operand(left), operand(right), out.binding(), &mut types)
@@ -137,7 +269,7 @@ fn launch(
 struct Tape<B: Backend> {
     left: FloatTensor<B>,
     right: FloatTensor<B>,
-    way: F32Products,
+    way: ProductWay,
 }
 
 #[derive(Debug)]
@@ -160,27 +292,94 @@ impl<B: ProductOps> Backward<B, 2> for Product {
             grads.register::<B>(parent.id, summed::<B>(gradient, &left_shape));
         }
         if let Some(parent) = to_right {
-            let gradient = B::firebox_multiply(turned(left), d, way);
+            let gradient = match in_parts::<B>(&left, &d) {
+                Some([left, d]) => {
+                    let products = B::firebox_multiply(turned(left), d, way);
+                    let [parts, high, wide] = products.shape().dims();
+                    let sum = B::firebox_sum_rows(products, [1, parts, high * wide]);
+                    B::float_reshape(sum, right_shape.clone())
+                }
+                None => B::firebox_multiply(turned(left), d, way),
+            };
             grads.register::<B>(parent.id, summed::<B>(gradient, &right_shape));
         }
     }
 }
 
+/// Rows that a part of a long product has at least.
+const PART: usize = 512;
+/// Numbers of a result that one group of threads makes, at about which a product keeps few of them busy.
+const TILE: usize = 128 * 128;
+/// Groups of threads that are enough for a large device.
+const GROUPS: usize = 256;
+
+/// Both operands of the gradient of a weight, `[rows, high]` and `[rows, wide]`, in parts of their rows, `[parts, rows of
+/// a part, ..]`, where the result is so small that one product would keep a few processors of the device busy alone.
+fn in_parts<B: Backend>(left: &FloatTensor<B>, d: &FloatTensor<B>) -> Option<[FloatTensor<B>; 2]> {
+    let (left_shape, d_shape) = (left.shape(), d.shape());
+    let axes = left_shape.num_dims();
+    let outer = |shape: &Shape| shape.iter().take(axes - 2).all(|size| *size == 1);
+    if !outer(&left_shape) || !outer(&d_shape) {
+        return None;
+    }
+    let [rows, high, wide] = [left_shape[axes - 2], left_shape[axes - 1], d_shape[axes - 1]];
+    let parts = parts_of(rows, high * wide)?;
+    let split = |x: &FloatTensor<B>, columns: usize| {
+        B::float_reshape(x.clone(), [parts, rows / parts, columns].into())
+    };
+    Some([split(left, high), split(d, wide)])
+}
+
+/// How many parts so many rows are cut into for a result of so many numbers; `None` for one.
+fn parts_of(rows: usize, numbers: usize) -> Option<usize> {
+    let busy = numbers.div_ceil(TILE);
+    let mut parts = 1;
+    while parts * busy < GROUPS && rows % (2 * parts) == 0 && rows / (2 * parts) >= PART {
+        parts *= 2;
+    }
+    (parts > 1).then_some(parts)
+}
+
 /// The sum over the axes that were broadcast.
-fn summed<B: Backend>(mut gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
+fn summed<B: ProductOps>(mut gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
     for axis in 0..shape.num_dims() {
-        if shape[axis] < gradient.shape()[axis] {
-            gradient = B::float_sum_dim(gradient, axis);
+        let mut now = gradient.shape();
+        if shape[axis] < now[axis] {
+            let size = |axes: std::ops::Range<usize>| axes.map(|axis| now[axis]).product();
+            let sizes = [size(0..axis), now[axis], size(axis + 1..now.num_dims())];
+            let sum = B::firebox_sum_rows(gradient, sizes);
+            now[axis] = 1;
+            gradient = B::float_reshape(sum, now);
         }
     }
     gradient
+}
+
+/// A bias, whose gradient is summed by a kernel of its own.
+#[derive(Debug)]
+struct Bias;
+
+impl<B: ProductOps> Backward<B, 2> for Bias {
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<B>(&ops.node);
+        let [to_y, to_bias] = ops.parents;
+        if let Some(parent) = to_bias {
+            let sizes = d.shape().dims();
+            grads.register::<B>(parent.id, B::firebox_sum_rows(d.clone(), sizes));
+        }
+        if let Some(parent) = to_y {
+            grads.register::<B>(parent.id, d);
+        }
+    }
 }
 
 impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
     fn firebox_product(
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
-        way: F32Products,
+        way: ProductWay,
     ) -> FloatTensor<Self> {
         let [(left, left_guard), (right, right_guard)] =
             [left, right].map(|tensor| tensor.into_parts());
@@ -196,8 +395,20 @@ impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
     fn firebox_multiply(
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
-        _: F32Products,
+        _: ProductWay,
     ) -> FloatTensor<Self> {
         unreachable!("the product is called below the graph, by `firebox_product`")
+    }
+
+    fn firebox_add_bias(y: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
+        let [(y, y_guard), (bias, bias_guard)] = [y, bias].map(|tensor| tensor.into_parts());
+        match Bias.prepare::<C>([y_guard, bias_guard]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish((), shifted::<B>(y, bias)),
+            OpsKind::UnTracked(prep) => prep.finish(shifted::<B>(y, bias)),
+        }
+    }
+
+    fn firebox_sum_rows(_: FloatTensor<Self>, _: [usize; 3]) -> FloatTensor<Self> {
+        unreachable!("sums are of gradients, which have no graph")
     }
 }

@@ -101,6 +101,17 @@ impl Columns {
         Self { team, blocks, cubes }
     }
 
+    /// For the sums of so many matrices, whose rows may be few and wide.
+    pub(crate) fn summed(hardware: &Hardware, matrices: usize, rows: usize, width: usize) -> Self {
+        if rows >= ROWS_EACH {
+            let columns = Self::new(hardware, rows, width);
+            return Self { cubes: columns.cubes.div_ceil(matrices), ..columns };
+        }
+        let columns = width.next_power_of_two().min(threads(hardware));
+        let team = Team { columns, rows: 1 };
+        Self { team, blocks: width.div_ceil(columns), cubes: 1 }
+    }
+
     /// The same with one cube for each block of columns.
     pub(crate) fn alone(self) -> Self {
         Self { cubes: 1, ..self }

@@ -10,7 +10,7 @@ use firebox_core::Precision;
 use super::{LstmState, Stack, Weights};
 use crate::cube::{LstmOps, Way};
 use crate::cuts::{GpuKernels, parts};
-use crate::products::{F32Products, product};
+use crate::products::{ProductWay, add_bias, product};
 use crate::rounded::{cast, compute_type};
 
 /// How a layer is computed, and in which type.
@@ -29,7 +29,8 @@ pub(super) fn kernels(stack: &Stack<'_>, input: &Tensor<3>, directions: usize) -
     let hidden = stack.config.hidden;
     let kernels = GpuKernels::of_layer(&input.device(), dtype, directions, batch, hidden).ok()?;
     let (cell, tile) = (stack.cell, GpuKernels::forced_tile());
-    let way = Way { kernels, cell, tile, products: F32Products::of(stack.precision) };
+    let products = ProductWay::on(stack.precision, &input.device(), dtype);
+    let way = Way { kernels, cell, tile, products };
     Some(Chosen { way, dtype, precision: stack.precision })
 }
 
@@ -58,8 +59,9 @@ pub(super) fn layer(
     let parts = parts(batch);
     let rows = cast(input, dtype).reshape([1, parts, batch / parts * time, channels]);
     let weight_ih = cast(by_unit(ih), dtype).swap_dims(1, 2).unsqueeze_dim(1);
-    let bias = cast(by_unit(bias), dtype).reshape([directions, 1, 1, 4 * hidden]);
-    let projected = product(precision, rows, weight_ih) + bias;
+    let bias = cast(by_unit(bias), dtype).reshape([directions, 4 * hidden]);
+    let projected = product(precision, rows, weight_ih);
+    let projected = add_bias(projected.reshape([directions, batch * time, 4 * hidden]), bias);
     let state = match initial {
         Some(LstmState { hidden, cell }) => {
             cast(Tensor::stack::<4>(vec![hidden, cell], 0), DType::F32)

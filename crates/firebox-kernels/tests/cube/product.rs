@@ -5,7 +5,9 @@ use burn::nn::Linear;
 use burn::nn::conv::Conv1dConfig;
 use burn::tensor::{DType, Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{F32Products, LaunchWatch, NoF32Products, conv1d, linear, product};
+use firebox_kernels::{
+    F32Products, GpuKernels, LaunchWatch, NoF32Products, conv1d, linear, product,
+};
 
 use super::alone;
 use super::support::case::{float, noise, values};
@@ -78,6 +80,97 @@ fn products_of_f32_are_f32_forward_and_back() {
             {
                 let error = error(found, expected);
                 assert!(error < 1e-6, "{what} of {rows} {inner} {columns}: {error:.1e}");
+            }
+        }
+    });
+}
+
+/// Halves are multiplied on tensor cores and summed in f32; results and gradients are rounded once.
+#[test]
+fn products_of_halves_are_summed_in_f32_forward_and_back() {
+    alone(|device| {
+        let bounds = [(DType::F16, 1e-3), (DType::BF16, 8e-3)];
+        for (dtype, bound) in bounds {
+            if GpuKernels::of_layer(&device, dtype, 1, 1, 1).is_err() {
+                println!("skipped: this device does not store {dtype:?}");
+                continue;
+            }
+            let sizes = [
+                [1, 7, 5],
+                [33, 105, 17],
+                [512, 420, 128],
+                [4096, 64, 40],
+                [1600, 3, 700],
+                [2048, 256, 512],
+                [520, 1030, 2100],
+            ];
+            for [rows, inner, columns] in sizes {
+                let (left, right) = (drawn(11, rows * inner), drawn(12, inner * columns));
+                let d = drawn(13, rows * columns);
+                let autodiff = device.clone().autodiff();
+                let half = |x: &[f64], shape| float::<2>(x, shape, &autodiff).cast(dtype).detach();
+                let (a, b) = (half(&left, [rows, inner]), half(&right, [inner, columns]));
+                let d = half(&d, [rows, columns]);
+                let exact = |x: &Tensor<2>| values(x.clone().inner().cast(DType::F32));
+                let (left, right, d_out) = (exact(&a), exact(&b), exact(&d));
+                let (a, b) = (a.require_grad(), b.require_grad());
+                let out = product(Precision::F32, a.clone(), b.clone());
+                let grads = (out.clone() * d).sum().backward();
+                let of =
+                    |x: &Tensor<2>| values(x.grad(&grads).expect("a gradient").cast(DType::F32));
+                let found = [values(out.inner().cast(DType::F32)), of(&a), of(&b)];
+                // A part of the rows and columns is enough of large ones.
+                let checked = |what: &str, found: &[f64], expected: Vec<f64>| {
+                    let error = error(found, &expected);
+                    let name = format!("{dtype:?}: {what} of {rows} {inner} {columns}");
+                    assert!(error < bound, "{name}: {error:.1e}");
+                };
+                checked("product", &found[0], multiplied(&left, &right, [rows, inner, columns]));
+                let turned_right = turned(&right, [inner, columns]);
+                checked(
+                    "left",
+                    &found[1],
+                    multiplied(&d_out, &turned_right, [rows, columns, inner]),
+                );
+                let turned_left = turned(&left, [rows, inner]);
+                checked(
+                    "right",
+                    &found[2],
+                    multiplied(&turned_left, &d_out, [inner, rows, columns]),
+                );
+            }
+        }
+    });
+}
+
+/// A bias for each matrix, in few rows and in many, and what broadcasting a weight adds up.
+#[test]
+fn biases_and_their_sums_agree_with_float64() {
+    alone(|device| {
+        for [rows, inner, columns] in [[1, 3, 5], [40, 8, 33], [5000, 4, 300], [7, 6, 2000]] {
+            let run = |device: &Device| {
+                let device = device.clone().autodiff();
+                let layer = Linear {
+                    weight: Param::from_tensor(float::<2>(
+                        &drawn(1, inner * columns),
+                        [inner, columns],
+                        &device,
+                    )),
+                    bias: Some(Param::from_tensor(float::<1>(
+                        &drawn(2, columns),
+                        [columns],
+                        &device,
+                    ))),
+                };
+                let x = float::<2>(&drawn(3, rows * inner), [rows, inner], &device);
+                let out = F32Products::Exact.during(|| linear(x, &layer));
+                let grads = out.clone().square().sum().backward();
+                let bias = layer.bias.as_ref().expect("a bias").val();
+                [values(out.inner()), values(bias.grad(&grads).expect("a gradient"))]
+            };
+            for (found, expected) in run(&device).iter().zip(&run(&Device::flex())) {
+                let error = error(found, expected);
+                assert!(error < 2e-6, "{rows} {inner} {columns}: {error:.1e}");
             }
         }
     });

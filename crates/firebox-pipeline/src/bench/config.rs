@@ -127,6 +127,8 @@ pub struct BenchConfig {
     pub watched: bool,
     /// Whether it is told where the time of a step goes. On processors alone, and not in evaluation.
     pub parts: bool,
+    /// Whether the kernels of a GPU are timed, which costs some microseconds for each.
+    pub kernels: bool,
     /// Whether samples come as those of real data do, instead of as copies from memory: from mapped shards of half
     /// precision, normalised window by window and (but for cnn-lstm) varied anew. Not in evaluation, and not for
     /// bert-base, whose tokens are in memory in a run, too.
@@ -154,6 +156,7 @@ impl BenchConfig {
             seconds: 0.0,
             watched: false,
             parts: false,
+            kernels: false,
             stored: false,
         }
     }
@@ -189,6 +192,9 @@ impl BenchConfig {
         }
         if self.parts && self.evaluate {
             return refuse("--parts is for training; leave out --eval".to_owned());
+        }
+        if self.kernels && (self.evaluate || self.parts) {
+            return refuse("--kernels is for training, without --eval and --parts".to_owned());
         }
         if self.parts && self.steps < 3 {
             // The last one has no end, and one alone has no error.

@@ -13,6 +13,7 @@ mod lstm_forecast;
 mod lstm_mae;
 mod mlp;
 mod noise;
+mod on_device;
 mod parts;
 mod probe;
 mod processor;
@@ -31,6 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use self::ceilings::Ceilings;
 use self::config::Sizes;
 pub use self::config::{BenchConfig, Workload};
+pub use self::on_device::KernelShare;
 pub use self::parts::{ADDED_AIM, Share, StepParts, UPDATE_AIM, Verdict};
 pub(crate) use self::probe::Probe;
 pub use self::small::SmallModel;
@@ -103,6 +105,9 @@ pub struct BenchResult {
     /// Where the time of a step goes, where it was taken apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<StepParts>,
+    /// The kernels of a step on a GPU, the longest first, where they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_device: Option<Vec<KernelShare>>,
 }
 
 /// Page faults, a step.
@@ -144,7 +149,14 @@ pub fn bench_shown(
     if config.parts && device.backend != "cpu" {
         return Err(PipelineError::Setting(
             "--parts is of a processor: a GPU takes steps that the host does not wait for, so that the host's times are not theirs\n  \
-             `firebox run FILE --profile` times the kernels of a GPU"
+             take --kernels, which times the kernels of a GPU"
+                .to_owned(),
+        ));
+    }
+    if config.kernels && device.backend == "cpu" {
+        return Err(PipelineError::Setting(
+            "--kernels times what is launched on a GPU, and this device is a processor\n  \
+             take --parts, or name a GPU with --device"
                 .to_owned(),
         ));
     }
@@ -161,6 +173,7 @@ pub fn bench_shown(
         page_faults,
         watching,
         parts,
+        on_device,
     } = measured;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
@@ -191,6 +204,7 @@ pub fn bench_shown(
         gflop: work::operations(config.workload, sizes, config.evaluate) / 1e9,
         watching,
         parts,
+        on_device,
     })
 }
 

@@ -18,6 +18,7 @@ use firebox_train::{
 use super::PageFaults;
 use super::config::BenchConfig;
 use super::noise::Noise;
+use super::on_device::{KernelShare, measured};
 use super::parts::{StepParts, apart};
 use super::processor;
 use super::stored::Stored;
@@ -62,6 +63,8 @@ pub(crate) struct Measured {
     pub(crate) watching: Option<Watching>,
     /// Where the time of a step went, if it was taken apart.
     pub(crate) parts: Option<StepParts>,
+    /// The kernels of a timed step, if they were measured.
+    pub(crate) on_device: Option<Vec<KernelShare>>,
 }
 
 /// What the system had counted when the timed steps began.
@@ -189,7 +192,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
             _ => {}
         }
     };
-    let (mut watching, mut parts) = (None, None);
+    let (mut watching, mut parts, mut on_device) = (None, None, None);
     // The processor's own time tells its utilisation without a sampler.
     sampled(if gpu { GPU_PERIOD } else { 0.0 }, false, &listener, || {
         if config.evaluate {
@@ -213,8 +216,8 @@ pub(super) fn time<M: Module, O: Objective<M>>(
                 listener,
             };
             let work = || train(model, objective, &loader, (config, beside.train), &run);
-            let ((), found) = apart(config, work)?;
-            parts = found;
+            let (((), found), kernels) = measured(config, || apart(config, work))?;
+            (parts, on_device) = (found, kernels);
             Ok(())
         };
         if !config.watched {
@@ -231,7 +234,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         done
     })?;
     let steps = steps.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Measured { parameters, watching, parts, ..steps.end(gpu) })
+    Ok(Measured { parameters, watching, parts, on_device, ..steps.end(gpu) })
 }
 
 /// Steps of training as the loop reports them: from asking for a batch to the updated weights.

@@ -62,9 +62,12 @@ impl Program<'_> {
         if config.seconds > 0.0 {
             command.args(["--seconds", &config.seconds.to_string()]);
         }
-        for (name, there) in
-            [("--eval", config.evaluate), ("--watched", config.watched), ("--parts", config.parts)]
-        {
+        for (name, there) in [
+            ("--eval", config.evaluate),
+            ("--watched", config.watched),
+            ("--parts", config.parts),
+            ("--kernels", config.kernels),
+        ] {
             if there {
                 command.arg(name);
             }

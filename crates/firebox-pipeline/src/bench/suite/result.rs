@@ -267,6 +267,7 @@ pub(super) mod tests {
             gflop: 1.0,
             watching: None,
             parts: None,
+            on_device: None,
         }
     }
 
