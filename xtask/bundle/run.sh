@@ -85,18 +85,18 @@ pipeline() {
 
 [ $# -gt 0 ] || usage
 
-# Programs travel packed.
-for packed in "$BUNDLE"/bin/*.xz "$BUNDLE"/bin/*.gz; do
-    [ -f "$packed" ] || continue
-    case $packed in
-    *.gz) gunzip "$packed" ;;
-    *) xz -d "$packed" 2>/dev/null || python3 -c 'import lzma, os, shutil, sys
-with lzma.open(sys.argv[1]) as packed, open(sys.argv[1][:-3], "wb") as program:
-    shutil.copyfileobj(packed, program)
-os.chmod(sys.argv[1][:-3], 0o755)
-os.remove(sys.argv[1])' "$packed" || { echo "unpacking needs xz or python3" >&2; exit 2; } ;;
-    esac
-done
+# Programs travel packed, in one archive.
+if [ -f "$BUNDLE/programs.tar.gz" ]; then
+    tar -xzf "$BUNDLE/programs.tar.gz" -C "$BUNDLE"
+    rm "$BUNDLE/programs.tar.gz"
+elif [ -f "$BUNDLE/programs.tar.xz" ]; then
+    { command -v xz >/dev/null && xz -dc "$BUNDLE/programs.tar.xz" | tar -x -C "$BUNDLE"; } ||
+        python3 -c 'import lzma, sys, tarfile
+with lzma.open(sys.argv[1]) as packed, tarfile.open(fileobj=packed, mode="r|") as programs:
+    programs.extractall(sys.argv[2])' "$BUNDLE/programs.tar.xz" "$BUNDLE" ||
+        { echo "unpacking needs xz or python3" >&2; exit 2; }
+    rm "$BUNDLE/programs.tar.xz"
+fi
 
 typed="./run.sh $*"
 command=$1

@@ -78,8 +78,8 @@ pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
         let target = bin.join(name);
         copy(program, &target)?;
         strip(&target);
-        compress(&target)?;
     }
+    pack(out)?;
     let from = root().join("xtask/bundle");
     copy(&from.join("run.sh"), &out.join("run.sh"))?;
     copy_files(&from.join("checks"), &out.join("checks"), |name| on_gpu || !name.contains("gpu"))?;
@@ -157,17 +157,44 @@ fn strip(program: &Path) {
     }
 }
 
-/// Packs a program; `run.sh` unpacks it.
-fn compress(program: &Path) -> Result<(), String> {
-    let packed = Command::new("xz").args(["-6", "-T0"]).arg(program).status();
-    if packed.is_ok_and(|status| status.success()) {
-        return Ok(());
+/// Packs all programs into one archive, `programs.tar.xz`, which `run.sh` unpacks: much is the same in all of them. Without
+/// `xz` it is `programs.tar.gz`.
+fn pack(out: &Path) -> Result<(), String> {
+    // A dictionary as large as the programs together, and calls made alike wherever they stand.
+    let filters: &[&str] = match cfg!(target_arch = "x86_64") {
+        true => &["--x86", "--lzma2=preset=6,dict=384MiB"],
+        false => &["--lzma2=preset=6,dict=384MiB"],
+    };
+    let packed = archived(out, "programs.tar.xz", "xz", filters)
+        || archived(out, "programs.tar.gz", "gzip", &["-9"]);
+    if !packed {
+        return Err(
+            "programs cannot be packed: `tar` is missing here, or both `xz` and `gzip` are"
+                .to_owned(),
+        );
     }
-    let packed = Command::new("gzip").arg("-9").arg(program).status();
-    match packed.is_ok_and(|status| status.success()) {
-        true => Ok(()),
-        false => Err("programs cannot be packed: there is neither `xz` nor `gzip` here".to_owned()),
+    std::fs::remove_dir_all(out.join("bin")).map_err(failed("remove", &out.join("bin")))
+}
+
+/// Whether the programs were archived so; nothing is left where they were not.
+fn archived(out: &Path, name: &str, program: &str, arguments: &[&str]) -> bool {
+    let path = out.join(name);
+    let attempt = || -> std::io::Result<bool> {
+        let mut tar = Command::new("tar");
+        tar.args(["-c", "bin"]).current_dir(out).stdout(Stdio::piped());
+        let mut tar = tar.spawn()?;
+        let Some(read) = tar.stdout.take() else { return Ok(false) };
+        let mut command = Command::new(program);
+        command.args(arguments).arg("-c").stdin(read).stdout(std::fs::File::create(&path)?);
+        let packed = command.status();
+        Ok(tar.wait()?.success() && packed?.success())
+    };
+    let done = attempt().unwrap_or(false);
+    if !done {
+        // What there is of it is of no use.
+        let _ = std::fs::remove_file(&path);
     }
+    done
 }
 
 fn failed<'a>(what: &'a str, path: &'a Path) -> impl Fn(std::io::Error) -> String + 'a {

@@ -18,10 +18,12 @@ type=${3:-bf16}
 
 if [ ! -d "$folder/nvidia" ]; then
     python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$folder" \
-        nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79 nvidia-cuda-nvcc-cu12==12.9.86
+        nvidia-cuda-nvrtc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79 nvidia-cuda-nvcc-cu12==12.9.86 \
+        nvidia-cuda-cccl-cu12==12.9.27
     for wheel in "$folder"/*.whl; do unzip -q -o "$wheel" -d "$folder"; done
     mkdir -p "$folder/cuda/include"
-    cp -R "$folder/nvidia/cuda_runtime/include/." "$folder/nvidia/cuda_nvcc/include/." "$folder/cuda/include"
+    cp -R "$folder/nvidia/cuda_runtime/include/." "$folder/nvidia/cuda_nvcc/include/." \
+        "$folder/nvidia/cuda_cccl/include/." "$folder/cuda/include"
     chmod +x "$folder/nvidia/cuda_nvcc/bin/ptxas"
     ln -sf libnvrtc.so.12 "$folder/nvidia/cuda_nvrtc/lib/libnvrtc.so"
 fi
@@ -48,7 +50,7 @@ compile() {
     ptx="$folder/ptx/$1"
     shift
     mkdir -p "$ptx"
-    env HOME="$folder/home" CUDA_PATH="$folder/cuda" FIREBOX_PTX="$ptx" \
+    env HOME="$folder/home" CUDA_PATH="$folder/cuda" PTX_OUT="$ptx" \
         LD_LIBRARY_PATH="$folder/driver:$folder/nvidia/cuda_nvrtc/lib" "$@"
     sort -u "$ptx/launches.txt" | grep -E ' (forward|backward|attend)_' > "$ptx/ours.txt"
     while read -r file launch; do

@@ -5,7 +5,7 @@
 //!
 //! | asked for | processor | GPU |
 //! |---|---|---|
-//! | `f32` | products and sums in f32 (on AMX linear layers take each factor as three bf16, which are its 24 bits) | products in f32, or in TF32 where Burn's autotuning finds that faster: nothing tells it not to (burn#5696) |
+//! | `f32` | products and sums in f32 (on AMX linear layers take each factor as three bf16, which are its 24 bits) | products in f32; where the device has TF32, which Burn's autotuning would take and nothing tells it not to (burn#5696), by a kernel that is named |
 //! | `bf16` | operands of products rounded to bf16, sums in f32 | the same; gates and outputs of LSTMs are stored in bf16 too |
 //! | `f16` | operands and gradients rounded to f16, kept and multiplied as f32: for checks, not for speed | as bf16, in f16, with a loss scale |
 //! | `tf32`, `matmul = "high"` | an error: no processor has it | products by a kernel that is named, on tensor cores in TF32; an error where the device has none |
@@ -215,9 +215,6 @@ pub fn resolve(
         Support::Emulated(_) if precision == Precision::F16 => {
             "as written; on a processor operands and gradients are rounded to f16, kept and multiplied as f32, and it is slower than that".to_owned()
         }
-        Support::Native(_) if precision == Precision::F32 && !abilities.processor => {
-            "as written; products may run in TF32 where Burn's autotuning finds that faster: run.matmul = \"highest\" keeps them in f32".to_owned()
-        }
         Support::Native(_) | Support::Emulated(_) => {
             "as written; weights, states and sums are f32 whatever it is".to_owned()
         }
@@ -271,11 +268,10 @@ fn with_matmul(
     }
 }
 
-/// What `auto` measures: f32 first, then what might be faster. f16 in software never is, and TF32 is what Burn takes
-/// for f32 by itself where it finds that faster.
+/// What `auto` measures: f32 first, then what might be faster. f16 in software never is.
 fn candidates(abilities: &Abilities) -> Vec<Precision> {
     let may_gain = |(precision, support): &&(Precision, Support)| match support {
-        Support::Native(_) => *precision != Precision::Tf32,
+        Support::Native(_) => true,
         Support::Emulated(_) => *precision == Precision::Bf16,
         Support::Missing(_) => false,
     };
@@ -364,7 +360,7 @@ mod tests {
         let (f32, bf16, f16) = (Precision::F32, Precision::Bf16, Precision::F16);
         assert_eq!(of(&processor(CpuKernels::Avx512Bf16)), [f32, bf16]);
         assert_eq!(of(&processor(CpuKernels::Avx2)), [f32, bf16]);
-        assert_eq!(of(&gpu(true)), [f32, bf16, f16]);
+        assert_eq!(of(&gpu(true)), [f32, Precision::Tf32, bf16, f16]);
         assert_eq!(of(&gpu(false)), [f32, f16]);
     }
 }

@@ -116,6 +116,17 @@ const REACHED_COMPOSED: f64 = 0.07;
 /// Milliseconds of a step that are not arithmetic, and seconds that a process takes to begin.
 const OTHER_MS: f64 = 0.7;
 const BEGIN: f64 = 0.3;
+
+/// The same on a GPU, where kernels that are kept compiled are loaded, and others compiled: 7 s of the first step on an
+/// H200 (LOG.md).
+const GPU_BEGIN: f64 = 10.0;
+
+/// Steps of training on a GPU before those that are timed. The host reads steps in ever larger groups, of up to 32, and
+/// each size is another shape, whose kernels are tuned when it is first met.
+const GPU_WARMUP: f64 = 128.0;
+
+/// Steps that are timed there at least: two such groups, as the steps of a group share its time.
+const GPU_STEPS: f64 = 64.0;
 /// Seconds of timed steps that one run of a case is meant to have.
 const TIMED: f64 = 0.8;
 const TIMED_QUICK: f64 = 0.3;
@@ -314,7 +325,10 @@ impl Choice<'_> {
             SuitePart::Trainer => TAKEN_APART as f64,
             _ => (timed / step).clamp(least, 400.0).round(),
         };
-        let warmup = (steps / 5.0).ceil().clamp(1.0, 20.0);
+        let (steps, warmup) = match self.on_gpu && !evaluate {
+            true => (steps.max(GPU_STEPS), GPU_WARMUP),
+            false => (steps, (steps / 5.0).ceil().clamp(1.0, 20.0)),
+        };
         case.config.steps = steps as u64;
         case.config.warmup = warmup as u64;
         let noise = match workload {
@@ -324,7 +338,8 @@ impl Choice<'_> {
         };
         let made = sizes.samples * sizes.length * noise + parameters(workload);
         let all = (steps * step).max(case.config.seconds);
-        case.seconds = BEGIN + all + warmup * step + MAKING * made as f64;
+        let begin = if self.on_gpu { GPU_BEGIN } else { BEGIN };
+        case.seconds = begin + all + warmup * step + MAKING * made as f64;
         let peer_steps = peer_steps(case.config.steps) + peer_warmup(case.config.warmup);
         case.peer_seconds = PEER_BEGIN + PEER_TIMES * peer_steps as f64 * step;
     }
@@ -337,7 +352,7 @@ pub(super) fn peer_steps(steps: u64) -> u64 {
 
 /// Its steps before them.
 pub(super) fn peer_warmup(warmup: u64) -> u64 {
-    warmup.max(2)
+    warmup.clamp(2, 20)
 }
 
 /// Parameters, where they matter for a time.
