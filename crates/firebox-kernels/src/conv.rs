@@ -231,7 +231,7 @@ fn by_product(
     };
     let y = cast(y, given);
     let y = match bias {
-        Some(bias) => add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).reshape([rows, output]),
+        Some(bias) => add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).squeeze_dim(0),
         None => y,
     };
     y.reshape([batch, steps, output])

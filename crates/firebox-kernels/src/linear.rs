@@ -127,10 +127,7 @@ fn composed(
 ) -> Tensor<2> {
     let y = matmul(precision, x, weight);
     match bias {
-        Some(bias) => {
-            let sizes = y.dims();
-            add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).reshape(sizes)
-        }
+        Some(bias) => add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).squeeze_dim(0),
         None => y,
     }
 }

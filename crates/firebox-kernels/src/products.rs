@@ -79,10 +79,14 @@ pub fn product_kernels() -> Vec<String> {
 #[doc(hidden)]
 #[cfg(feature = "cube")]
 pub fn with_product_kernel<T>(index: usize, f: impl FnOnce() -> T) -> T {
-    let before = ASKED.replace(Some(index));
-    let result = f();
-    ASKED.set(before);
-    result
+    struct Restore(Option<usize>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ASKED.set(self.0);
+        }
+    }
+    let _restore = Restore(ASKED.replace(Some(index)));
+    f()
 }
 
 /// A device that cannot multiply as was asked.
@@ -156,8 +160,9 @@ impl F32Products {
     }
 }
 
-/// `left · right`, with their axes before the last two broadcast, in the type of both. Of f32 on a GPU as exact as
-/// this precision and thread have it.
+/// `left · right`, with their axes before the last two broadcast, in the type of both. On a GPU products of f32 are as
+/// exact as this precision and thread have it, and those of f16 and bf16 are made on tensor cores, where it has them for
+/// the type, and summed in f32.
 ///
 /// On a CPU it is Burn's own product. [`batched_product`](crate::batched_product()) has a kernel there, and rounds its
 /// operands where the precision says so.

@@ -157,7 +157,8 @@ fn multiply(left: CubeTensor, right: CubeTensor, out: &CubeTensor, way: ProductW
 }
 
 /// Numbers of a matrix from which on a product of halves is worth the largest tiles, and its rows from which on it is worth
-/// several rows of tiles for each group of threads; and the least that is summed then. Measured on an H200 (LOG.md).
+/// several rows of tiles for each group of threads; and the least that is summed then. Chosen by times in TF32 on an H200
+/// (LOG.md): in halves only the first of the others has been timed.
 const LARGE: usize = 1 << 20;
 const HIGH: usize = 4096;
 const DEEP: usize = 256;
@@ -225,8 +226,6 @@ fn on_cores() -> Vec<Strategy> {
             tile_matmul: Mma,
         }))
     };
-    let by_tma =
-        |multi_rows| Strategy::SimpleTmaMma(Inferred(SimpleArgs { multi_rows, tile_matmul: Mma }));
     vec![
         simple(Mma, false),
         simple(Mma, true),

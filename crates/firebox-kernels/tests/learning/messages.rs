@@ -644,12 +644,14 @@ fn losses_measure_any_type() {
 }
 
 /// Operations of one tensor or none, in any type and shape, that refuse nothing.
-const NOTHING_TO_COMPARE: [&str; 12] = [
+const NOTHING_TO_COMPARE: [&str; 15] = [
     "buffer_bytes",
     "gelu",
     "init_conv1d",
     "init_linear",
+    "keep_compiled_kernels",
     "normal",
+    "product_kernels",
     "recomputed",
     "recomputed_beside",
     "recomputes_on",
@@ -657,6 +659,7 @@ const NOTHING_TO_COMPARE: [&str; 12] = [
     "rounded",
     "squared_norm",
     "uniform",
+    "with_product_kernel",
 ];
 
 #[test]
