@@ -18,7 +18,7 @@ use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
 use crate::device::{flex, flex_in_graph, is_flex, tied};
 use crate::init::uniform;
 use crate::operands::{Operand, alike, operand, types};
-use crate::products::{add_bias, named, product};
+use crate::products::{add_to_columns, named, product};
 use crate::profile::kernel_span;
 use crate::rounded::{cast, compute_type, halved, rounded};
 
@@ -231,7 +231,7 @@ fn by_product(
     };
     let y = cast(y, given);
     let y = match bias {
-        Some(bias) => add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).squeeze_dim(0),
+        Some(bias) => add_to_columns(y, bias),
         None => y,
     };
     y.reshape([batch, steps, output])

@@ -15,7 +15,7 @@ use crate::cpu::{self, CpuKernels, Matrix, Products, Weight};
 use crate::device::{flex, flex_in_graph, is_flex};
 use crate::operands::{alike, operand, types};
 use crate::packed::{keeps, packed};
-use crate::products::{add_bias, product};
+use crate::products::{add_to_columns, product};
 use crate::profile::kernel_span;
 use crate::rounded::{halved, rounded};
 use crate::strides::{matrix, readable};
@@ -127,7 +127,7 @@ fn composed(
 ) -> Tensor<2> {
     let y = matmul(precision, x, weight);
     match bias {
-        Some(bias) => add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).squeeze_dim(0),
+        Some(bias) => add_to_columns(y, bias),
         None => y,
     }
 }

@@ -205,18 +205,31 @@ pub fn product<const D: usize>(
 /// # Shapes
 /// - y: `[matrices, rows, width]`
 /// - bias: `[matrices, width]`
+#[cfg(feature = "cube")]
 pub(crate) fn add_bias(y: Tensor<3>, bias: Tensor<2>) -> Tensor<3> {
-    #[cfg(feature = "cube")]
-    {
-        let same = y.dtype() == bias.dtype() && y.dims().iter().all(|size| *size > 0);
-        if same && GpuKernels::takes(&y.device(), y.dtype()).is_ok() {
-            return Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_add_bias(
-                y.into_dispatch(),
-                bias.into_dispatch(),
-            ));
-        }
+    if !sums_bias(&y, &bias) {
+        return y + bias.unsqueeze_dim(1);
     }
-    y + bias.unsqueeze_dim(1)
+    Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_add_bias(
+        y.into_dispatch(),
+        bias.into_dispatch(),
+    ))
+}
+
+/// The same for one matrix, `[rows, width]`, which may have no rows.
+pub(crate) fn add_to_columns(y: Tensor<2>, bias: Tensor<1>) -> Tensor<2> {
+    #[cfg(feature = "cube")]
+    if sums_bias(&y, &bias) {
+        return add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).squeeze_dim(0);
+    }
+    y + bias.unsqueeze()
+}
+
+/// Whether a GPU has numbers whose bias our kernel sums the gradient of.
+#[cfg(feature = "cube")]
+fn sums_bias<const D: usize, const E: usize>(y: &Tensor<D>, bias: &Tensor<E>) -> bool {
+    let some = y.dtype() == bias.dtype() && y.dims().iter().all(|size| *size > 0);
+    some && GpuKernels::takes(&y.device(), y.dtype()).is_ok()
 }
 
 /// Refuses operands of a product that do not go together.
