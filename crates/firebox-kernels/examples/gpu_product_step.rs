@@ -8,8 +8,8 @@
 //!
 //! The type is `f32`, `f16` or `bf16`. `nt` has the right operand lie turned, `tn` the left one, as the gradients of a
 //! layer have them. All are compiled first; where the variable `LOCK` names a file, the times are taken while this process
-//! alone holds it, so that several can compile beside each other. `KERNEL` is the number of one kernel to take alone. `error` is that beside a product of the same numbers in
-//! f32 by single threads, relative, in the Frobenius norm.
+//! alone holds it, so that several can compile beside each other. `KERNEL` is the number of one kernel to take alone.
+//! `error` is that beside a product of the same numbers in f32 by single threads, relative, in the Frobenius norm.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 

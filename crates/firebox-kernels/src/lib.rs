@@ -102,8 +102,8 @@
 //! from one process to the next.
 //!
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube` has the
-//! command), and most of the tests passed on an NVIDIA H200. Which variant runs and how its launches are cut is tested in builds without GPUs, too.
-//! `examples/gpu_lstm_step.rs`, `gpu_attention_step.rs` and `gpu_product_step.rs` time the kernels.
+//! command), and most of the tests passed on an NVIDIA H200. Which variant runs and how its launches are cut is tested in
+//! builds without GPUs, too. `examples/gpu_lstm_step.rs`, `gpu_attention_step.rs` and `gpu_product_step.rs` time the kernels.
 //!
 //! # Memory
 //!
@@ -186,6 +186,7 @@ mod recompute;
 mod residual;
 mod rounded;
 mod row_noise;
+mod scoped;
 mod strides;
 
 pub use activated::linear_activated;

@@ -19,6 +19,7 @@ use crate::device::{lift, tied};
 use crate::operands::{alike, listed, operand};
 #[cfg(feature = "cube")]
 use crate::rounded::compute_type;
+use crate::scoped::while_set;
 
 #[cfg(feature = "cube")]
 use crate::cube::{ProductOps, has_cores, has_tf32, kernel_names};
@@ -79,14 +80,7 @@ pub fn product_kernels() -> Vec<String> {
 #[doc(hidden)]
 #[cfg(feature = "cube")]
 pub fn with_product_kernel<T>(index: usize, f: impl FnOnce() -> T) -> T {
-    struct Restore(Option<usize>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ASKED.set(self.0);
-        }
-    }
-    let _restore = Restore(ASKED.replace(Some(index)));
-    f()
+    while_set(&ASKED, Some(index), f)
 }
 
 /// A device that cannot multiply as was asked.
@@ -120,14 +114,7 @@ impl F32Products {
     /// Runs `f` with products of f32 made so on this thread: those of linear and recurrent layers, of attention that
     /// is composed, and of convolutions. Gradients of what was computed inside are made so, too.
     pub fn during<T>(self, f: impl FnOnce() -> T) -> T {
-        struct Restore(F32Products);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                CURRENT.set(self.0);
-            }
-        }
-        let _restore = Restore(CURRENT.replace(self));
-        f()
+        while_set(&CURRENT, self, f)
     }
 
     /// What layers of this precision take on this thread.
@@ -200,36 +187,29 @@ pub fn product<const D: usize>(
     left.matmul(right)
 }
 
-/// A number added to each column of matrices. On a GPU, its gradient is summed by a kernel of ours.
+/// A number added to each column of matrices on a GPU whose kernels take their type. Its gradient is summed by one of ours.
 ///
 /// # Shapes
-/// - y: `[matrices, rows, width]`
+/// - y: `[matrices, rows, width]`, with numbers
 /// - bias: `[matrices, width]`
 #[cfg(feature = "cube")]
 pub(crate) fn add_bias(y: Tensor<3>, bias: Tensor<2>) -> Tensor<3> {
-    if !sums_bias(&y, &bias) {
-        return y + bias.unsqueeze_dim(1);
-    }
     Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_add_bias(
         y.into_dispatch(),
         bias.into_dispatch(),
     ))
 }
 
-/// The same for one matrix, `[rows, width]`, which may have no rows.
+/// A number, `[width]`, added to each column of a matrix, `[rows, width]`, on any device and with any number of rows.
 pub(crate) fn add_to_columns(y: Tensor<2>, bias: Tensor<1>) -> Tensor<2> {
     #[cfg(feature = "cube")]
-    if sums_bias(&y, &bias) {
-        return add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).squeeze_dim(0);
+    {
+        let some = y.dtype() == bias.dtype() && y.dims().iter().all(|size| *size > 0);
+        if some && GpuKernels::takes(&y.device(), y.dtype()).is_ok() {
+            return add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).squeeze_dim(0);
+        }
     }
     y + bias.unsqueeze()
-}
-
-/// Whether a GPU has numbers whose bias our kernel sums the gradient of.
-#[cfg(feature = "cube")]
-fn sums_bias<const D: usize, const E: usize>(y: &Tensor<D>, bias: &Tensor<E>) -> bool {
-    let some = y.dtype() == bias.dtype() && y.dims().iter().all(|size| *size > 0);
-    some && GpuKernels::takes(&y.device(), y.dtype()).is_ok()
 }
 
 /// Refuses operands of a product that do not go together.

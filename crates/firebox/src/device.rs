@@ -169,7 +169,11 @@ pub(crate) fn guarded<T>(name: &str, ask: impl FnOnce() -> T) -> Result<T, Devic
 /// the other backends by kind, discrete ones first.
 #[cfg(feature = "gpu")]
 fn devices_of(name: &str) -> Result<Vec<Device>, DeviceError> {
-    firebox_pipeline::keep_compiled_kernels();
+    // Its settings are in files, and every backend is asked.
+    static KEPT: std::sync::Once = std::sync::Once::new();
+    KEPT.call_once(|| {
+        firebox_pipeline::keep_compiled_kernels();
+    });
     #[cfg(any(feature = "vulkan-plain", feature = "metal-plain"))]
     use burn::tensor::DeviceType;
     guarded(name, || match name {

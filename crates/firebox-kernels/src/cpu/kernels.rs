@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::OnceLock;
 
 use super::amx;
+use crate::scoped::while_set;
 
 /// A variant of the CPU kernels. The fastest that the processor has is used, unless the environment
 /// variable `FIREBOX_KERNELS` names one: `composed`, `portable`, `avx2`, `avx512`, `avx512-bf16` or `amx`.
@@ -115,15 +116,8 @@ impl CpuKernels {
     /// # Panics
     /// If this processor cannot run it.
     pub fn force<T>(self, f: impl FnOnce() -> T) -> T {
-        struct Restore(Option<CpuKernels>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                FORCED.set(self.0);
-            }
-        }
         assert!(self.runs_here(), "this processor cannot run {self:?} kernels");
-        let _restore = Restore(FORCED.replace(Some(self)));
-        f()
+        while_set(&FORCED, Some(self), f)
     }
 
     /// Takes it that this processor has AMX: for tests that do what its instructions would do.

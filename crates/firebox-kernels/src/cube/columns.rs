@@ -10,19 +10,19 @@ use crate::cuts::Team;
 
 /// The column of this thread.
 #[cube]
-fn column(#[comptime] team: Team) -> usize {
+pub(super) fn column(#[comptime] team: Team) -> usize {
     CUBE_POS_X as usize * comptime!(team.columns) + UNIT_POS_X as usize
 }
 
 /// The first row of this thread.
 #[cube]
-fn first_row(#[comptime] team: Team) -> usize {
+pub(super) fn first_row(#[comptime] team: Team) -> usize {
     CUBE_POS_Y as usize * comptime!(team.rows) + UNIT_POS_Y as usize
 }
 
 /// From one row of this thread to the next.
 #[cube]
-fn stride(#[comptime] team: Team) -> usize {
+pub(super) fn stride(#[comptime] team: Team) -> usize {
     CUBE_COUNT_Y as usize * comptime!(team.rows)
 }
 
@@ -306,15 +306,30 @@ fn add_up(first: f32, second: f32, scratch: &mut Shared<[f32]>, #[comptime] team
     let at = UNIT_POS as usize;
     scratch[at] = first;
     scratch[threads + at] = second;
+    add_down(scratch, 2usize, team);
+}
+
+/// Adds up each of the numbers that the threads of a cube have left in `scratch`, `[numbers, threads]`, over the rows of the
+/// cube: the sums are in the places of the threads of its first row. All threads must get here.
+#[cube]
+pub(super) fn add_down(
+    scratch: &mut Shared<[f32]>,
+    #[comptime] numbers: usize,
+    #[comptime] team: Team,
+) {
+    let at = UNIT_POS as usize;
     sync_cube();
     #[unroll]
     for level in 0..comptime!(team.rows.ilog2() as usize) {
         let half = comptime!(team.rows >> (level + 1));
         if (UNIT_POS_Y as usize) < half {
             let below = at + comptime!(half * team.columns);
-            let (first, second) = (scratch[below], scratch[threads + below]);
-            scratch[at] += first;
-            scratch[threads + at] += second;
+            #[unroll]
+            for number in 0..numbers {
+                let from = comptime!(number * team.threads());
+                let other = scratch[from + below];
+                scratch[from + at] += other;
+            }
         }
         sync_cube();
     }

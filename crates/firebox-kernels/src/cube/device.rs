@@ -4,7 +4,7 @@
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn::tensor::DType;
 use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::cubecl::features::Plane;
+use burn_cubecl::cubecl::features::{MmaConfig, Plane};
 use burn_cubecl::cubecl::ir::{ElemType, FloatKind};
 use burn_cubecl::cubecl::{CubeCount, CubeDim};
 
@@ -35,12 +35,16 @@ pub(super) fn without_cores(client: &Client) -> Hardware {
     }
 }
 
-/// What tensor cores multiply in types that the kernels take there, f16 and bf16, and sum in f32.
-fn cores(client: &Client) -> Vec<(DType, Shape)> {
+/// What tensor cores multiply two of, and sum in f32.
+pub(super) fn summed_in_f32(client: &Client) -> impl Iterator<Item = &MmaConfig> {
     let f32 = ElemType::Float(FloatKind::F32);
     let configs = client.properties().features.matmul.cmma.iter();
-    let in_f32 = configs.filter(|c| c.a_type == c.b_type && c.cd_type == f32);
-    in_f32
+    configs.filter(move |c| c.a_type == c.b_type && c.cd_type == f32)
+}
+
+/// The same in types that the kernels take there, f16 and bf16.
+fn cores(client: &Client) -> Vec<(DType, Shape)> {
+    summed_in_f32(client)
         .filter_map(|c| {
             let mut halves = TYPES.into_iter().filter(|of| *of != DType::F32);
             let dtype = halves.find(|of| dtype_to_storage_type(*of) == c.a_type)?;

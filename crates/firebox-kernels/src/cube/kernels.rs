@@ -12,6 +12,7 @@ use burn_cubecl::cubecl::features::TypeUsage;
 use super::device::{TYPES, hardware};
 use crate::CpuKernels;
 use crate::cuts::{GpuKernels, Layer, NoGpuKernels, Pass};
+use crate::scoped::while_set;
 
 thread_local! {
     static FORCED: Cell<Option<(GpuKernels, Option<usize>)>> = const { Cell::new(None) };
@@ -112,13 +113,6 @@ impl GpuKernels {
     }
 
     fn forced<T>(self, tile: Option<usize>, f: impl FnOnce() -> T) -> T {
-        struct Restore(Option<(GpuKernels, Option<usize>)>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                FORCED.set(self.0);
-            }
-        }
-        let _restore = Restore(FORCED.replace(Some((self, tile))));
-        f()
+        while_set(&FORCED, Some((self, tile)), f)
     }
 }

@@ -29,9 +29,11 @@ use cubek::matmul::multi_level::routines::batch::simple::SimpleArgs;
 use cubek::matmul::routine::BlueprintStrategy;
 use cubek::std::InputBinding;
 
+use super::device::summed_in_f32;
 use super::sums::over_rows;
 use super::tensors::empty;
 use super::watch::{LaunchedWork, launching};
+use crate::cuts::product_parts;
 use crate::products::F32Products;
 use crate::products::ProductWay;
 
@@ -40,16 +42,16 @@ const TF32: ElemType = ElemType::Float(FloatKind::TF32);
 
 /// Whether the tensor cores of a device multiply TF32 and sum in f32.
 pub(crate) fn has_tf32(client: &Client) -> bool {
-    let f32 = dtype_to_storage_type(DType::F32);
-    let mut configs = client.properties().features.matmul.cmma.iter();
-    configs.any(|c| c.a_type == TF32 && c.b_type == TF32 && c.cd_type == f32)
+    multiplies(client, TF32)
 }
 
 /// Whether the tensor cores of a device multiply a half-precision type and sum in f32.
 pub(crate) fn has_cores(client: &Client, dtype: DType) -> bool {
-    let (of, f32) = (dtype_to_storage_type(dtype), dtype_to_storage_type(DType::F32));
-    let mut configs = client.properties().features.matmul.cmma.iter();
-    configs.any(|c| c.a_type == of && c.b_type == of && c.cd_type == f32)
+    multiplies(client, dtype_to_storage_type(dtype))
+}
+
+fn multiplies(client: &Client, of: ElemType) -> bool {
+    summed_in_f32(client).any(|config| config.a_type == of)
 }
 
 /// A product of matrices, `[.., rows, inner]` and `[.., inner, columns]`, whose other axes are broadcast.
@@ -156,11 +158,14 @@ fn multiply(left: CubeTensor, right: CubeTensor, out: &CubeTensor, way: ProductW
     );
 }
 
-/// Numbers of a matrix from which on a product of halves is worth the largest tiles, and its rows from which on it is worth
-/// several rows of tiles for each group of threads; and the least that is summed then. Chosen by times in TF32 on an H200
-/// (LOG.md): in halves only the first of the others has been timed.
+// Chosen by times in TF32 on an H200 (LOG.md); of the kernels for halves only the first of those for small products has
+// been timed.
+
+/// Numbers of a result from which on a product of halves takes the largest tiles.
 const LARGE: usize = 1 << 20;
+/// Rows from which on a group of threads takes several rows of tiles.
 const HIGH: usize = 4096;
+/// Products of a sum from which on threads of their own wait for memory.
 const DEEP: usize = 256;
 
 /// The kernels for a product, the first that can be launched to be taken. Those that read by the tensor memory
@@ -305,13 +310,6 @@ impl<B: ProductOps> Backward<B, 2> for Product {
     }
 }
 
-/// Rows that a part of a long product has at least.
-const PART: usize = 512;
-/// Numbers of a result that one group of threads makes, at about which a product keeps few of them busy.
-const TILE: usize = 128 * 128;
-/// Groups of threads that are enough for a large device.
-const GROUPS: usize = 256;
-
 /// Both operands of the gradient of a weight, `[rows, high]` and `[rows, wide]`, in parts of their rows, `[parts, rows of
 /// a part, ..]`, where the result is so small that one product would keep a few processors of the device busy alone.
 fn in_parts<B: Backend>(left: &FloatTensor<B>, d: &FloatTensor<B>) -> Option<[FloatTensor<B>; 2]> {
@@ -322,21 +320,11 @@ fn in_parts<B: Backend>(left: &FloatTensor<B>, d: &FloatTensor<B>) -> Option<[Fl
         return None;
     }
     let [rows, high, wide] = [left_shape[axes - 2], left_shape[axes - 1], d_shape[axes - 1]];
-    let parts = parts_of(rows, high * wide)?;
+    let parts = Some(product_parts(rows, high * wide)).filter(|parts| *parts > 1)?;
     let split = |x: &FloatTensor<B>, columns: usize| {
         B::float_reshape(x.clone(), [parts, rows / parts, columns].into())
     };
     Some([split(left, high), split(d, wide)])
-}
-
-/// How many parts so many rows are cut into for a result of so many numbers; `None` for one.
-fn parts_of(rows: usize, numbers: usize) -> Option<usize> {
-    let busy = numbers.div_ceil(TILE);
-    let mut parts = 1;
-    while parts * busy < GROUPS && rows % (2 * parts) == 0 && rows / (2 * parts) >= PART {
-        parts *= 2;
-    }
-    (parts > 1).then_some(parts)
 }
 
 /// The sum over the axes that were broadcast.

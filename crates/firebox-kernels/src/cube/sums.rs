@@ -7,6 +7,7 @@ use burn_cubecl::cubecl::{self, CubeCount, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::columns::{add_down, column, first_row, stride};
 use super::device::{self, without_cores};
 use super::tensors::empty;
 use super::watch::{LaunchedWork, launching};
@@ -30,31 +31,18 @@ fn row_sums<F: Float, S: Float>(
 ) {
     let (rows, width) = (rows as usize, width as usize);
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(team.threads()));
-    let column = CUBE_POS_X as usize * comptime!(team.columns) + UNIT_POS_X as usize;
-    let matrix = CUBE_POS_Z as usize;
-    let first = CUBE_POS_Y as usize * comptime!(team.rows) + UNIT_POS_Y as usize;
-    let stride = CUBE_COUNT_Y as usize * comptime!(team.rows);
+    let (column, matrix) = (column(team), CUBE_POS_Z as usize);
     // A thread without a column takes part in the sums.
     let end = select::<usize>(column < width, rows, 0usize);
     let mut sum = 0.0f32;
-    for row in range_stepped(first, end, stride) {
+    for row in range_stepped(first_row(team), end, stride(team)) {
         sum += f32::cast_from(x[(matrix * rows + row) * width + column]);
     }
-    let at = UNIT_POS as usize;
-    scratch[at] = sum;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(team.rows.ilog2() as usize) {
-        let half = comptime!(team.rows >> (level + 1));
-        if (UNIT_POS_Y as usize) < half {
-            let below = scratch[at + comptime!(half * team.columns)];
-            scratch[at] += below;
-        }
-        sync_cube();
-    }
+    scratch[UNIT_POS as usize] = sum;
+    add_down(&mut scratch, 1usize, team);
     if UNIT_POS_Y == 0 && column < width {
         let to = (matrix * CUBE_COUNT_Y as usize + CUBE_POS_Y as usize) * width + column;
-        sums[to] = S::cast_from(scratch[at]);
+        sums[to] = S::cast_from(scratch[UNIT_POS as usize]);
     }
 }
 

@@ -28,4 +28,4 @@ pub(crate) use recurrent::{CUTS, Cut, Layer, Pass, parts};
 pub use recurrent::{GpuKernels, NoGpuKernels};
 pub(crate) use strips::Strips;
 pub(crate) use sweep::{Sweep, tensors_at_once};
-pub(crate) use teams::{Columns, Scatter, Spread, Team, batch_norm_fits, norm_fits};
+pub(crate) use teams::{Columns, Scatter, Spread, Team, batch_norm_fits, norm_fits, product_parts};

@@ -135,6 +135,29 @@ impl Scatter {
     }
 }
 
+/// Rows that a part of a long product has at least.
+const PART: usize = 512;
+
+/// Numbers of a result that one cube makes, at about which a product keeps few of them busy.
+const PRODUCT_TILE: usize = 128 * 128;
+
+/// Cubes that are enough for a large device.
+const PRODUCT_CUBES: usize = 256;
+
+/// How many parts the rows are cut into that a product sums over, where its result has so few numbers that it would keep a few
+/// processors of the device busy. A power of two that divides them.
+pub(crate) fn product_parts(rows: usize, numbers: usize) -> usize {
+    let busy = numbers.div_ceil(PRODUCT_TILE);
+    let mut parts = 1;
+    while parts * busy < PRODUCT_CUBES
+        && rows.is_multiple_of(2 * parts)
+        && rows / (2 * parts) >= PART
+    {
+        parts *= 2;
+    }
+    parts
+}
+
 /// Whether a device can run the kernels of a batch normalisation of so many channels.
 pub(crate) fn batch_norm_fits(hardware: &Hardware, width: usize) -> bool {
     let Columns { team, blocks, .. } = Columns::new(hardware, 1, width);
@@ -190,6 +213,28 @@ mod tests {
         let Spread { blocks, cubes, .. } = Spread::summed(&few, 1000, 128);
         assert_eq!((blocks, cubes), (125, 8));
         assert_eq!(Spread::new(&few, 9, 128).cubes, 2);
+    }
+
+    #[test]
+    fn long_sums_for_few_numbers_are_cut_into_parts_that_divide_them() {
+        let gradient = 128 * 512;
+        assert_eq!(product_parts(512 * 105, gradient), 64);
+        assert_eq!(product_parts(512 * 105, 3072 * 768), 2);
+        // Not enough rows for two parts, an odd number of them, and a result that keeps a device busy by itself.
+        assert_eq!(product_parts(1022, gradient), 1);
+        assert_eq!(product_parts(26_881, gradient), 1);
+        assert_eq!(product_parts(1 << 20, 4096 * 4096), 1);
+    }
+
+    #[test]
+    fn sums_of_few_wide_rows_take_a_thread_a_column_and_long_ones_share_the_cubes() {
+        let hardware = hardware(227 * 1024, 1024, Some(132));
+        let few = Columns::summed(&hardware, 1, 2, 3072 * 768);
+        assert_eq!((few.team.rows, few.cubes), (1, 1));
+        assert!(few.blocks * few.team.columns >= 3072 * 768);
+        let [one, two] = [1, 2].map(|count| Columns::summed(&hardware, count, 53_760, 512));
+        assert_eq!(one, Columns::new(&hardware, 53_760, 512));
+        assert_eq!(two, Columns { cubes: one.cubes.div_ceil(2), ..one });
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::{Clip, ParameterUpdate, SquaredNorm, StepState, UpdateRule, check};
 #[cfg(feature = "cube")]
 use crate::cube::Combination;
 use crate::operands::{alike, operand};
+use crate::scoped::while_set;
 
 /// [`StepState`] in the memory of a device; each tensor is `[1]`, in f32 and in no graph.
 #[derive(Clone, Debug)]
@@ -52,14 +53,7 @@ impl DeviceStep {
     /// Runs a function with another answer to [`reads_nothing`](Self::reads_nothing) on this thread, to
     /// compare both ways on one device.
     pub fn force<T>(reads_nothing: bool, f: impl FnOnce() -> T) -> T {
-        struct Restore(Option<bool>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                FORCED.set(self.0);
-            }
-        }
-        let _restore = Restore(FORCED.replace(Some(reads_nothing)));
-        f()
+        while_set(&FORCED, Some(reads_nothing), f)
     }
 
     /// The same state on a device.

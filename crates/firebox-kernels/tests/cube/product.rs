@@ -42,6 +42,27 @@ fn error(found: &[f64], expected: &[f64]) -> f64 {
     (square(&|at| found[at] - expected[at]) / square(&|at| expected[at])).sqrt()
 }
 
+/// Compares a product and its gradients with float64: `[rows, inner]` by `[inner, columns]`, for a gradient `d` of its own.
+fn agree(
+    what: &str,
+    [rows, inner, columns]: [usize; 3],
+    [left, right, d]: [&[f64]; 3],
+    found: &[Vec<f64>; 3],
+    bound: f64,
+) {
+    let expected = [
+        multiplied(left, right, [rows, inner, columns]),
+        multiplied(d, &turned(right, [inner, columns]), [rows, columns, inner]),
+        multiplied(&turned(left, [rows, inner]), d, [inner, rows, columns]),
+    ];
+    for (name, (found, expected)) in
+        ["product", "left", "right"].iter().zip(found.iter().zip(&expected))
+    {
+        let error = error(found, expected);
+        assert!(error < bound, "{what}: {name} of {rows} {inner} {columns}: {error:.1e}");
+    }
+}
+
 #[test]
 fn products_of_f32_are_f32_forward_and_back() {
     alone(|device| {
@@ -70,17 +91,8 @@ fn products_of_f32_are_f32_forward_and_back() {
                 values(a.grad(&grads).expect("a gradient")),
                 values(b.grad(&grads).expect("a gradient")),
             ];
-            let expected = [
-                multiplied(&left, &right, [rows, inner, columns]),
-                multiplied(&d, &turned(&right, [inner, columns]), [rows, columns, inner]),
-                multiplied(&turned(&left, [rows, inner]), &d, [inner, rows, columns]),
-            ];
-            for (what, (found, expected)) in
-                ["product", "left", "right"].iter().zip(found.iter().zip(&expected))
-            {
-                let error = error(found, expected);
-                assert!(error < 1e-6, "{what} of {rows} {inner} {columns}: {error:.1e}");
-            }
+            let drawn = [&left, &right, &d].map(Vec::as_slice);
+            agree("f32", [rows, inner, columns], drawn, &found, 1e-6);
         }
     });
 }
@@ -119,25 +131,8 @@ fn products_of_halves_are_summed_in_f32_forward_and_back() {
                 let of =
                     |x: &Tensor<2>| values(x.grad(&grads).expect("a gradient").cast(DType::F32));
                 let found = [values(out.inner().cast(DType::F32)), of(&a), of(&b)];
-                // A part of the rows and columns is enough of large ones.
-                let checked = |what: &str, found: &[f64], expected: Vec<f64>| {
-                    let error = error(found, &expected);
-                    let name = format!("{dtype:?}: {what} of {rows} {inner} {columns}");
-                    assert!(error < bound, "{name}: {error:.1e}");
-                };
-                checked("product", &found[0], multiplied(&left, &right, [rows, inner, columns]));
-                let turned_right = turned(&right, [inner, columns]);
-                checked(
-                    "left",
-                    &found[1],
-                    multiplied(&d_out, &turned_right, [rows, columns, inner]),
-                );
-                let turned_left = turned(&left, [rows, inner]);
-                checked(
-                    "right",
-                    &found[2],
-                    multiplied(&turned_left, &d_out, [inner, rows, columns]),
-                );
+                let rounded = [&left, &right, &d_out].map(Vec::as_slice);
+                agree(&format!("{dtype:?}"), [rows, inner, columns], rounded, &found, bound);
             }
         }
     });

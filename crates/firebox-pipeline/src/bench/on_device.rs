@@ -1,9 +1,10 @@
 //! Where the time of a step goes on a GPU: by kernel, from the times that the device wrote down.
 
-use firebox_monitor::{Place, Profile, ProfileConfig, Profiler};
+use firebox_monitor::{Place, Profile};
 use serde::{Deserialize, Serialize};
 
 use super::config::BenchConfig;
+use super::parts::profiled;
 use crate::error::PipelineError;
 use crate::profile::device_timer;
 
@@ -32,11 +33,8 @@ pub(super) fn measured<T>(
     if !config.kernels {
         return Ok((work()?, None));
     }
-    let BenchConfig { warmup, steps: active, .. } = *config;
-    let profiler = Profiler::start(ProfileConfig { warmup, active }, device_timer())
-        .map_err(|error| PipelineError::Setting(error.to_string()))?;
-    let done = work()?;
-    Ok((done, Some(shares(&profiler.profile()))))
+    let (done, profile) = profiled(config, device_timer(), work)?;
+    Ok((done, Some(shares(&profile))))
 }
 
 /// The kernels of a step, the longest first.

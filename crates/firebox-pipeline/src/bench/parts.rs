@@ -4,8 +4,9 @@
 //! A step here is all from its begin to that of the next: what the loop does between two is no forward pass either.
 
 use std::fmt;
+use std::sync::Arc;
 
-use firebox_monitor::{Profile, ProfileConfig, Profiler, Span};
+use firebox_monitor::{DeviceTimer, Profile, ProfileConfig, Profiler, Span};
 use serde::{Deserialize, Serialize};
 
 use super::config::BenchConfig;
@@ -120,17 +121,25 @@ pub(super) fn apart<T>(
     if !config.parts {
         return Ok((work()?, None));
     }
-    let BenchConfig { warmup, steps: active, .. } = *config;
-    let profiler = Profiler::start(ProfileConfig { warmup, active }, None)
-        .map_err(|error| PipelineError::Setting(error.to_string()))?;
-    let done = work()?;
-    let parts = StepParts::of(&profiler.profile());
-    match parts {
+    let (done, profile) = profiled(config, None, work)?;
+    match StepParts::of(&profile) {
         Some(parts) => Ok((done, Some(parts))),
         None => Err(PipelineError::Setting(
             "the parts of a step cannot be told: no two whole steps were recorded\n  take more with --steps".to_owned(),
         )),
     }
+}
+
+/// Does training whose timed steps are profiled.
+pub(super) fn profiled<T>(
+    config: &BenchConfig,
+    timer: Option<Arc<dyn DeviceTimer>>,
+    work: impl FnOnce() -> Result<T, PipelineError>,
+) -> Result<(T, Profile), PipelineError> {
+    let BenchConfig { warmup, steps: active, .. } = *config;
+    let profiler = Profiler::start(ProfileConfig { warmup, active }, timer)
+        .map_err(|error| PipelineError::Setting(error.to_string()))?;
+    Ok((work()?, profiler.profile()))
 }
 
 impl StepParts {
