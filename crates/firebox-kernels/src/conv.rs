@@ -1,5 +1,7 @@
 //! Convolution along time as one operation, forward and backward, channels last.
 
+#[cfg(feature = "cube")]
+use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
@@ -15,9 +17,15 @@ use tracing::span::EnteredSpan;
 
 use crate::GaussianNoise;
 use crate::cpu::{self, Conv, ConvArithmetic, CpuKernels};
+#[cfg(feature = "cube")]
+use crate::cube::UnfoldOps;
+#[cfg(feature = "cube")]
+use crate::cuts::GpuKernels;
 use crate::device::{flex, flex_in_graph, is_flex, tied};
 use crate::init::uniform;
 use crate::operands::{Operand, alike, operand, types};
+#[cfg(feature = "cube")]
+use crate::products::shifted_in_halves;
 use crate::products::{add_to_columns, named, product};
 use crate::profile::kernel_span;
 use crate::rounded::{cast, compute_type, halved, rounded};
@@ -199,27 +207,23 @@ fn by_product(
     groups: usize,
     precision: Precision,
 ) -> Tensor<3> {
-    let Conv { batch, input, output, kernel, stride, padding, dilation, .. } = conv;
-    let (steps, device, given) = (conv.steps(), x.device(), x.dtype());
+    let Conv { batch, input, output, kernel, .. } = conv;
+    let (steps, given) = (conv.steps(), x.dtype());
     // On a GPU that is the type of what is laid side by side, too.
     let narrow = compute_type(given, precision);
-    let (x, weight) = (cast(x, narrow), cast(weight, narrow));
-    let zeros = |count: &usize| Tensor::zeros([batch, *count, input], (&device, x.dtype()));
-    let [before, after] = padding.map(|count| Some(count).filter(|count| *count > 0));
-    let (before, after) = (before.as_ref().map(zeros), after.as_ref().map(zeros));
-    let parts = before.into_iter().chain([x.clone()]).chain(after);
-    let padded = Tensor::cat(parts.collect(), 1);
-    let last = (steps - 1) * stride + 1;
-    let taken = |place: usize| {
-        let from = padded.clone().narrow(1, place * dilation, last);
-        if stride == 1 { from } else { from.slice_dim(1, s![..; stride as isize]) }
-    };
-    let columns = Tensor::cat((0..kernel).map(taken).collect(), 2);
     let rows = batch * steps;
+    let columns = side_by_side(conv, x, narrow);
+    #[cfg(feature = "cube")]
+    if let (1, Some(bias)) = (groups, &bias) {
+        let weight = by_place(weight.clone());
+        let columns = columns.clone().reshape([rows, kernel * input]);
+        if let Some(y) = shifted_in_halves(precision, &columns, &weight, bias) {
+            return y.reshape([batch, steps, output]);
+        }
+    }
+    let weight = cast(weight, narrow);
     let y = if groups == 1 {
-        // `[kernel, channel, output channel]`, as the columns lie.
-        let weight = weight.permute([2, 1, 0]).reshape([kernel * input, output]);
-        product(precision, columns.reshape([rows, kernel * input]), weight)
+        product(precision, columns.reshape([rows, kernel * input]), by_place(weight))
     } else {
         // A product for each group of channels.
         let [taken, made] = [input, output].map(|count| count / groups);
@@ -235,6 +239,41 @@ fn by_product(
         None => y,
     };
     y.reshape([batch, steps, output])
+}
+
+/// The weights as steps lie side by side, `[kernel · channel, output channel]`.
+fn by_place(weight: Tensor<3>) -> Tensor<2> {
+    let [output, input, kernel] = weight.dims();
+    weight.permute([2, 1, 0]).reshape([kernel * input, output])
+}
+
+/// The steps that each result takes, side by side, `[batch, step, kernel · channel]`, in a type.
+fn side_by_side(conv: Conv, x: Tensor<3>, narrow: DType) -> Tensor<3> {
+    let Conv { batch, input, kernel, stride, padding, dilation, .. } = conv;
+    let (steps, device) = (conv.steps(), x.device());
+    #[cfg(feature = "cube")]
+    {
+        let time = conv.time;
+        let padded = time + padding[0] + padding[1];
+        let numbers = [batch * time * input, batch * steps * kernel * input, padded + stride];
+        let fits = numbers.iter().all(|count| (1..=u32::MAX as usize).contains(count));
+        if fits && GpuKernels::takes(&device, x.dtype()).is_ok() {
+            let windows = <Dispatch as UnfoldOps>::firebox_unfold(x.into_dispatch(), conv, narrow);
+            return Tensor::from_dispatch(windows);
+        }
+    }
+    let x = cast(x, narrow);
+    let zeros = |count: &usize| Tensor::zeros([batch, *count, input], (&device, x.dtype()));
+    let [before, after] = padding.map(|count| Some(count).filter(|count| *count > 0));
+    let (before, after) = (before.as_ref().map(zeros), after.as_ref().map(zeros));
+    let parts = before.into_iter().chain([x.clone()]).chain(after);
+    let padded = Tensor::cat(parts.collect(), 1);
+    let last = (steps - 1) * stride + 1;
+    let taken = |place: usize| {
+        let from = padded.clone().narrow(1, place * dilation, last);
+        if stride == 1 { from } else { from.slice_dim(1, s![..; stride as isize]) }
+    };
+    Tensor::cat((0..kernel).map(taken).collect(), 2)
 }
 
 /// What the CPU kernels compute.

@@ -16,6 +16,8 @@ use crate::device::{flex, flex_in_graph, is_flex};
 use crate::operands::{alike, operand, types};
 use crate::packed::{keeps, packed};
 use crate::products::{add_to_columns, product};
+#[cfg(feature = "cube")]
+use crate::products::{product_in_halves, shifted_in_halves};
 use crate::profile::kernel_span;
 use crate::rounded::{halved, rounded};
 use crate::strides::{matrix, readable};
@@ -125,6 +127,11 @@ fn composed(
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
 ) -> Tensor<2> {
+    #[cfg(feature = "cube")]
+    if let Some(y) = bias.as_ref().and_then(|bias| shifted_in_halves(precision, &x, &weight, bias))
+    {
+        return y;
+    }
     let y = matmul(precision, x, weight);
     match bias {
         Some(bias) => add_to_columns(y, bias),
@@ -147,6 +154,10 @@ pub(crate) fn matmul<const D: usize>(
         // Rounded, but multiplied in f32: Burn's CPU backend would round the sums, too.
         let (left, right) = (rounded(left, precision), rounded(right, precision));
         return product(Precision::F32, left, right);
+    }
+    #[cfg(feature = "cube")]
+    if let Some(product) = product_in_halves(precision, &left, &right) {
+        return product;
     }
     let wide = left.dtype();
     product(precision, left.cast(narrow), right.cast(narrow)).cast(wide)

@@ -19,6 +19,7 @@ use crate::device::{lift, tied};
 use crate::operands::{alike, listed, operand};
 #[cfg(feature = "cube")]
 use crate::rounded::compute_type;
+use crate::rounded::rounded;
 use crate::scoped::while_set;
 
 #[cfg(feature = "cube")]
@@ -46,6 +47,10 @@ pub enum F32Products {
 pub(crate) struct ProductWay {
     /// Of f32.
     pub(crate) f32: F32Products,
+    /// The type that operands are rounded to before, if they have another.
+    pub(crate) rounded: Option<DType>,
+    /// The type of the result, if not that of the left operand.
+    pub(crate) to: Option<DType>,
     /// The kernel of this number alone, for comparisons.
     pub(crate) asked: Option<usize>,
 }
@@ -64,7 +69,18 @@ impl ProductWay {
             _ if has_cores(&client, dtype) && !GpuKernels::composes() => F32Products::Tuned,
             _ => return None,
         };
-        Some(Self { f32, asked })
+        Some(Self { f32, rounded: None, to: None, asked })
+    }
+}
+
+#[cfg(feature = "cube")]
+impl ProductWay {
+    /// How a product of tensors like this one is made in half precision, from operands that are rounded to it where the
+    /// precision says so; `None` where they are multiplied in f32, or by no kernel that is named.
+    pub(crate) fn in_halves<const D: usize>(precision: Precision, x: &Tensor<D>) -> Option<Self> {
+        let narrow = Some(compute_type(x.dtype(), precision)).filter(|of| *of != DType::F32)?;
+        let way = Self::on(precision, &x.device(), narrow)?;
+        Some(Self { rounded: Some(narrow), ..way })
     }
 }
 
@@ -170,7 +186,6 @@ pub fn product<const D: usize>(
     check("a product", &left, &right);
     #[cfg(feature = "cube")]
     {
-        let some = |x: &Tensor<D>| x.dims().iter().all(|size| *size > 0);
         let way = ProductWay::on(precision, &left.device(), left.dtype());
         if let Some(way) = way.filter(|_| some(&left) && some(&right)) {
             return Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_product(
@@ -185,6 +200,59 @@ pub fn product<const D: usize>(
         return zeros;
     }
     left.matmul(right)
+}
+
+/// The product of operands rounded to half precision, in the type that they come in; `None` where no kernel does that.
+///
+/// # Shapes
+/// As those of [`product()`].
+#[cfg(feature = "cube")]
+pub(crate) fn product_in_halves<const D: usize>(
+    precision: Precision,
+    left: &Tensor<D>,
+    right: &Tensor<D>,
+) -> Option<Tensor<D>> {
+    let way = ProductWay::in_halves(precision, left).filter(|_| some(left) && some(right))?;
+    check("a product", left, right);
+    let [left, right] = [left, right].map(|operand| operand.clone().into_dispatch());
+    Some(Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_product(left, right, way)))
+}
+
+/// The product of operands that are rounded where the precision says so, summed in f32, in the type that they come in: on
+/// tensor cores where the device has them, else in f32.
+pub(crate) fn product_of_rounded<const D: usize>(
+    precision: Precision,
+    left: Tensor<D>,
+    right: Tensor<D>,
+) -> Tensor<D> {
+    #[cfg(feature = "cube")]
+    if let Some(product) = product_in_halves(precision, &left, &right) {
+        return product;
+    }
+    product(precision, rounded(left, precision), rounded(right, precision))
+}
+
+/// The same as [`product_in_halves`] with a number added to each column, in the type of these numbers: `[columns]`, or as
+/// many for each matrix along the first axis.
+#[cfg(feature = "cube")]
+pub(crate) fn shifted_in_halves<const D: usize, const B: usize>(
+    precision: Precision,
+    left: &Tensor<D>,
+    right: &Tensor<D>,
+    bias: &Tensor<B>,
+) -> Option<Tensor<D>> {
+    let way = ProductWay::in_halves(precision, left).filter(|_| some(left) && some(right))?;
+    let way = ProductWay { to: Some(bias.dtype()), ..way };
+    let [left, right] = [left, right].map(|operand| operand.clone().into_dispatch());
+    let bias = bias.clone().into_dispatch();
+    let y = <Dispatch as ProductOps>::firebox_shifted_product(left, right, bias, way);
+    Some(Tensor::from_dispatch(y))
+}
+
+/// Whether there are numbers.
+#[cfg(feature = "cube")]
+fn some<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dims().iter().all(|size| *size > 0)
 }
 
 /// A number added to each column of matrices on a GPU whose kernels take their type. Its gradient is summed by one of ours.
@@ -204,8 +272,10 @@ pub(crate) fn add_bias(y: Tensor<3>, bias: Tensor<2>) -> Tensor<3> {
 pub(crate) fn add_to_columns(y: Tensor<2>, bias: Tensor<1>) -> Tensor<2> {
     #[cfg(feature = "cube")]
     {
-        let some = y.dtype() == bias.dtype() && y.dims().iter().all(|size| *size > 0);
-        if some && GpuKernels::takes(&y.device(), y.dtype()).is_ok() {
+        if y.dtype() == bias.dtype()
+            && some(&y)
+            && GpuKernels::takes(&y.device(), y.dtype()).is_ok()
+        {
             return add_bias(y.unsqueeze_dim(0), bias.unsqueeze_dim(0)).squeeze_dim(0);
         }
     }

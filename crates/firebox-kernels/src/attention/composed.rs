@@ -7,8 +7,7 @@ use burn::tensor::{Bool, DType, Tensor, TensorData};
 use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask, Sight};
 use crate::device::{constant_like, tied};
-use crate::products::product;
-use crate::rounded::rounded;
+use crate::products::product_of_rounded;
 
 /// The same as [`attention()`](super::attention()), on inputs that fit.
 pub(super) fn attention(
@@ -31,9 +30,8 @@ pub(super) fn attention(
         let x = clear(x, lengths.as_deref());
         x.reshape([batch, rows, heads, size]).swap_dims(1, 2)
     });
-    let round = |tensor| rounded(tensor, settings.precision);
     let q = q.mul_scalar(settings.scale(size));
-    let mut scores = product(settings.precision, round(q), round(k).swap_dims(2, 3));
+    let mut scores = product_of_rounded(settings.precision, q, k.swap_dims(2, 3));
     let sight = settings.sight(sizes);
     if let Some(hidden) = hidden(&scores, sizes, lengths, sight) {
         // Finite, so that a query that sees nothing is not NaN; it is cleared at the end.
@@ -45,7 +43,7 @@ pub(super) fn attention(
         let factors = factors(&p, sizes, mask);
         p = p * factors;
     }
-    let out = product(settings.precision, round(p), round(v));
+    let out = product_of_rounded(settings.precision, p, v);
     let out = out.swap_dims(1, 2).reshape([batch, queries, heads * size]);
     let seen: Vec<usize> = (0..batch)
         .map(|sample| {

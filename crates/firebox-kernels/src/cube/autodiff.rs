@@ -101,11 +101,12 @@ fn of_weights<B: ProductOps>(
     };
     let d_gates = B::float_swap_dims(split(d_gates, width), 2, 3);
     let previous = split(previous, width / 4);
+    let to = d_gates.dtype();
     let products = match way {
-        Some(way) => B::firebox_multiply(d_gates, previous, way),
+        Some(way) => B::firebox_multiply(d_gates, previous, way, DType::F32),
         None => B::float_matmul(d_gates, previous),
     };
-    let sum = B::firebox_sum_rows(products, [directions, parts, width * width / 4]);
+    let sum = B::firebox_sum_rows(products, [directions, parts, width * width / 4], to);
     B::float_reshape(sum, [directions, width, width / 4].into())
 }
 

@@ -15,7 +15,7 @@ pub(super) const TYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// What a device offers.
 pub(super) fn hardware(client: &Client) -> Hardware {
-    Hardware { cores: cores(client), ..without_cores(client) }
+    Hardware { cores: cores(client), by_hand: by_hand(client), ..without_cores(client) }
 }
 
 /// The same but for tensor cores, of which there is a list to be made: for launches that have no use for them.
@@ -32,6 +32,7 @@ pub(super) fn without_cores(client: &Client) -> Hardware {
         plane_barrier: properties.features.plane.contains(Plane::Sync),
         processors: has.num_streaming_multiprocessors.map(|count| count as usize),
         cores: vec![],
+        by_hand: vec![],
     }
 }
 
@@ -51,6 +52,17 @@ fn cores(client: &Client) -> Vec<(DType, Shape)> {
             Some((dtype, Shape { m: c.m as usize, n: c.n as usize, k: c.k as usize }))
         })
         .collect()
+}
+
+/// What kernels can multiply register by register, as NVIDIA's devices do.
+fn by_hand(client: &Client) -> Vec<DType> {
+    let (features, f32) = (&client.properties().features.matmul, ElemType::Float(FloatKind::F32));
+    let takes = |dtype: &DType| {
+        let of = dtype_to_storage_type(*dtype);
+        let config = MmaConfig { a_type: of, b_type: of, cd_type: f32, m: 16, n: 8, k: 16 };
+        features.mma.contains(&config) && features.ldmatrix.contains(&of)
+    };
+    TYPES.into_iter().filter(|dtype| *dtype != DType::F32).filter(takes).collect()
 }
 
 /// Cubes of a launch.

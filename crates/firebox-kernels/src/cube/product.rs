@@ -5,74 +5,71 @@
 //! second and more, before the first step of a training is over: minutes, and again for each new size of a batch. What
 //! it takes then depends on what else the device did meanwhile.
 
+use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::cubecl::dtype_to_storage_type;
 #[cfg(feature = "fusion")]
 use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::cubecl::client::Client;
-use burn_cubecl::cubecl::ir::{ElemType, FloatKind};
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use cubek::matmul::definition::{MatmulElems, MatmulGlobalElems, MatmulSetupError};
-use cubek::matmul::launch::launch_ref;
-use cubek::matmul::multi_level::Strategy;
-use cubek::matmul::multi_level::components::tile::TileMatmulKind;
-use cubek::matmul::multi_level::routines::batch::double_buffering::DoubleBufferingArgs;
-use cubek::matmul::multi_level::routines::batch::ordered_double_buffering::OrderedSelectionArgs;
-use cubek::matmul::multi_level::routines::batch::simple::SimpleArgs;
-use cubek::matmul::routine::BlueprintStrategy;
-use cubek::std::InputBinding;
 
-use super::device::summed_in_f32;
 use super::sums::over_rows;
-use super::tensors::empty;
+use super::tiles::{self, Task};
 use super::watch::{LaunchedWork, launching};
 use crate::cuts::product_parts;
-use crate::products::F32Products;
 use crate::products::ProductWay;
-
-/// TF32 as CubeCL names it.
-const TF32: ElemType = ElemType::Float(FloatKind::TF32);
-
-/// Whether the tensor cores of a device multiply TF32 and sum in f32.
-pub(crate) fn has_tf32(client: &Client) -> bool {
-    multiplies(client, TF32)
-}
-
-/// Whether the tensor cores of a device multiply a half-precision type and sum in f32.
-pub(crate) fn has_cores(client: &Client, dtype: DType) -> bool {
-    multiplies(client, dtype_to_storage_type(dtype))
-}
-
-fn multiplies(client: &Client, of: ElemType) -> bool {
-    summed_in_f32(client).any(|config| config.a_type == of)
-}
 
 /// A product of matrices, `[.., rows, inner]` and `[.., inner, columns]`, whose other axes are broadcast.
 #[backend_extension(Cube, Autodiff, Fusion: cfg(feature = "fusion"))]
 pub(crate) trait ProductOps: Backend {
-    /// The differentiable operation; without a graph, the same as `firebox_multiply`.
+    /// The differentiable operation, in the type of the operands.
     #[fusion(default)]
     fn firebox_product(
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
         way: ProductWay,
     ) -> FloatTensor<Self> {
-        Self::firebox_multiply(left, right, way)
+        let to = way.to.unwrap_or(left.dtype());
+        let [left, right] = [left, right].map(|x| rounded::<Self>(x, way));
+        Self::firebox_multiply(left, right, way, to)
     }
 
-    /// The product alone.
-    #[fusion(meta = |left, right, _way| spec(left, right))]
+    /// The same with a number added to each column: `[columns]`, or as many for each matrix along the first axis.
+    #[fusion(default)]
+    fn firebox_shifted_product(
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        way: ProductWay,
+    ) -> FloatTensor<Self> {
+        let to = way.to.unwrap_or(left.dtype());
+        let [left, right] = [left, right].map(|x| rounded::<Self>(x, way));
+        Self::firebox_multiply_and_shift(left, right, bias, way, to)
+    }
+
+    /// The product alone, in a type.
+    #[fusion(meta = |left, right, _way, to| spec(left, right, *to))]
     fn firebox_multiply(
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
         way: ProductWay,
+        to: DType,
+    ) -> FloatTensor<Self>;
+
+    /// The product with a number added to each column, in the type of these numbers.
+    #[fusion(meta = |left, right, _bias, _way, to| spec(left, right, *to))]
+    fn firebox_multiply_and_shift(
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        way: ProductWay,
+        to: DType,
     ) -> FloatTensor<Self>;
 
     /// `y`, `[matrices, rows, width]`, with a number added to each column, `[matrices, width]`.
@@ -82,20 +79,32 @@ pub(crate) trait ProductOps: Backend {
     }
 
     /// The sums over the rows of each matrix, `[matrices, width]`, of numbers that lie as `[matrices, rows, width]`, summed
-    /// in f32.
-    #[fusion(meta = |x, sizes| TensorSpec::new([sizes[0], sizes[2]].into(), x.dtype))]
-    fn firebox_sum_rows(x: FloatTensor<Self>, sizes: [usize; 3]) -> FloatTensor<Self>;
+    /// in f32, in a type.
+    #[fusion(meta = |_x, sizes, to| TensorSpec::new([sizes[0], sizes[2]].into(), *to))]
+    fn firebox_sum_rows(x: FloatTensor<Self>, sizes: [usize; 3], to: DType) -> FloatTensor<Self>;
 }
 
-/// A sum that Burn fuses with what is around it.
-fn shifted<B: Backend>(y: FloatTensor<B>, bias: FloatTensor<B>) -> FloatTensor<B> {
-    let [matrices, width] = bias.shape().dims();
-    B::float_add(y, B::float_reshape(bias, [matrices, 1, width].into()))
+/// A sum that Burn fuses with what is around it, of numbers that lie as `[matrices, rows, width]`.
+pub(super) fn shifted<B: Backend>(y: FloatTensor<B>, bias: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = y.shape();
+    let width = shape[shape.num_dims() - 1];
+    let matrices = bias.shape().num_elements() / width;
+    let y = B::float_reshape(y, [matrices, shape.num_elements() / width / matrices, width].into());
+    let sum = B::float_add(y, B::float_reshape(bias, [matrices, 1, width].into()));
+    B::float_reshape(sum, shape)
+}
+
+/// An operand in the type that it is multiplied in.
+fn rounded<B: Backend>(x: FloatTensor<B>, way: ProductWay) -> FloatTensor<B> {
+    match way.rounded {
+        Some(narrow) if narrow != x.dtype() => B::float_cast(x, narrow.into()),
+        _ => x,
+    }
 }
 
 #[cfg(feature = "fusion")]
-fn spec(left: &TensorSpec, right: &TensorSpec) -> TensorSpec {
-    TensorSpec::new(shape(&left.shape, &right.shape), left.dtype)
+fn spec(left: &TensorSpec, right: &TensorSpec, to: DType) -> TensorSpec {
+    TensorSpec::new(shape(&left.shape, &right.shape), to)
 }
 
 /// The shape of a product.
@@ -114,166 +123,99 @@ impl ProductOps for CubeBackend {
         left: FloatTensor<Self>,
         right: FloatTensor<Self>,
         way: ProductWay,
+        to: DType,
     ) -> FloatTensor<Self> {
-        let out = empty(&left, shape(&left.shape(), &right.shape()), left.dtype);
-        let inner = left.shape()[left.shape().num_dims() - 1];
-        let numbers = |tensor: &CubeTensor| tensor.shape().num_elements();
-        let all = numbers(&left) + numbers(&right) + numbers(&out);
-        let work = || LaunchedWork {
-            name: "product",
-            shape: out.shape().iter().copied().chain([inner]).collect(),
-            operations: (2 * numbers(&out) * inner) as f64,
-            bytes: (left.dtype.size() * all) as f64,
-            bf16: left.dtype == DType::BF16,
-        };
-        launching(work, || multiply(left.clone(), right.clone(), &out, way));
-        out
+        multiply(left, right, None, way, to)
     }
 
-    fn firebox_sum_rows(x: FloatTensor<Self>, sizes: [usize; 3]) -> FloatTensor<Self> {
-        over_rows(x, sizes)
+    fn firebox_multiply_and_shift(
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        way: ProductWay,
+        to: DType,
+    ) -> FloatTensor<Self> {
+        multiply(left, right, Some(into_contiguous(bias)), way, to)
+    }
+
+    fn firebox_sum_rows(x: FloatTensor<Self>, sizes: [usize; 3], to: DType) -> FloatTensor<Self> {
+        over_rows(x, sizes, to)
     }
 }
 
-/// Multiplies into `out`, which is contiguous. Kernels of single threads multiply in the type of their operands; those
-/// of tensor cores take f32 as TF32 where the device has it (`adjust_dtypes` of cubek), and are refused where not.
-///
-/// # Panics
-/// If no kernel can be launched: the simplest takes every shape.
-fn multiply(left: CubeTensor, right: CubeTensor, out: &CubeTensor, way: ProductWay) {
-    let axes = left.shape().num_dims();
-    let inner = left.shape()[axes - 1];
-    let mut refused = vec![];
-    for strategy in kernels(out, inner, way) {
-        match launch(&strategy, &left, &right, out) {
-            Ok(()) => return,
-            Err(error) => refused.push(format!("{strategy}: {error:?}")),
-        }
-    }
-    panic!(
-        "no kernel multiplies {:?} and {:?}: {}",
-        left.shape(),
-        right.shape(),
-        refused.join("; ")
-    );
-}
-
-// Chosen by times in TF32 on an H200 (LOG.md); of the kernels for halves only the first of those for small products has
-// been timed.
-
-/// Numbers of a result from which on a product of halves takes the largest tiles.
-const LARGE: usize = 1 << 20;
-/// Rows from which on a group of threads takes several rows of tiles.
-const HIGH: usize = 4096;
-/// Products of a sum from which on threads of their own wait for memory.
-const DEEP: usize = 256;
-
-/// The kernels for a product, the first that can be launched to be taken. Those that read by the tensor memory
-/// accelerator are refused where the device has none, or an operand lies as it does not read it.
-fn kernels(out: &CubeTensor, inner: usize, way: ProductWay) -> Vec<Strategy> {
-    use TileMatmulKind::{Cmma, Mma};
-    if let Some(asked) = way.asked.and_then(|asked| on_cores().into_iter().nth(asked)) {
-        return vec![asked];
-    }
-    let unit = || Strategy::SimpleUnit(Default::default());
-    let axes = out.shape().num_dims();
-    let (rows, numbers) = (out.shape()[axes - 2], out.shape()[axes - 2] * out.shape()[axes - 1]);
-    match out.dtype {
-        DType::F32 if way.f32 == F32Products::Tf32 && has_tf32(&out.client) => {
-            vec![simple(Cmma, false), unit(), Strategy::Naive]
-        }
-        DType::F32 => vec![unit(), Strategy::Naive],
-        _ => {
-            let first = match (numbers >= LARGE, inner >= DEEP) {
-                (true, true) => vec![specialised_by_tma(), simple(Mma, true)],
-                (true, false) => vec![by_tma(true), simple(Mma, true)],
-                _ if rows >= HIGH => vec![simple(Mma, true)],
-                _ => vec![],
-            };
-            let others = [simple(Mma, false), simple(Cmma, false), unit(), Strategy::Naive];
-            first.into_iter().chain(others).collect()
-        }
-    }
-}
-
-/// A product whose operands the tensor memory accelerator reads, with threads of their own that wait for it.
-fn specialised_by_tma() -> Strategy {
-    Strategy::SpecializedTmaMma(BlueprintStrategy::Inferred(().into()))
-}
-
-/// A product whose operands the tensor memory accelerator reads.
-fn by_tma(multi_rows: bool) -> Strategy {
-    let tile_matmul = TileMatmulKind::Mma;
-    Strategy::SimpleTmaMma(BlueprintStrategy::Inferred(SimpleArgs { multi_rows, tile_matmul }))
-}
-
-/// A product in one stage of shared memory.
-fn simple(tile_matmul: TileMatmulKind, multi_rows: bool) -> Strategy {
-    let args = BlueprintStrategy::Inferred(SimpleArgs { multi_rows, tile_matmul });
-    match tile_matmul {
-        TileMatmulKind::Mma => Strategy::SimpleCyclicMma(args),
-        _ => Strategy::SimpleCyclicCmma(args),
-    }
-}
-
-/// All that could be taken, for comparisons.
-fn on_cores() -> Vec<Strategy> {
-    use BlueprintStrategy::Inferred;
-    use TileMatmulKind::{Cmma, Mma};
-    let double = |specialized| {
-        Strategy::DoubleCyclicMma(Inferred(DoubleBufferingArgs { specialized, tile_matmul: Mma }))
+fn multiply(
+    left: CubeTensor,
+    right: CubeTensor,
+    bias: Option<CubeTensor>,
+    way: ProductWay,
+    to: DType,
+) -> CubeTensor {
+    let shape = shape(&left.shape(), &right.shape());
+    let inner = left.shape()[left.shape().num_dims() - 1];
+    let numbers = shape.num_elements();
+    let read = left.shape().num_elements() + right.shape().num_elements();
+    let work = || LaunchedWork {
+        name: "product",
+        shape: shape.iter().copied().chain([inner]).collect(),
+        operations: (2 * numbers * inner) as f64,
+        bytes: (left.dtype.size() * read + to.size() * numbers) as f64,
+        bf16: left.dtype == DType::BF16,
     };
-    let ordered = |rows| {
-        Strategy::OrderedDoubleMma(Inferred(OrderedSelectionArgs {
-            partition_k: Some(2),
-            row_count: Some(rows),
-            rows_per_plane: Some(2),
-            tile_matmul: Mma,
-        }))
-    };
-    vec![
-        simple(Mma, false),
-        simple(Mma, true),
-        simple(Cmma, false),
-        simple(Cmma, true),
-        double(false),
-        double(true),
-        ordered(4),
-        ordered(8),
-        Strategy::SpecializedCyclicMma(Inferred(().into())),
-        by_tma(false),
-        by_tma(true),
-        specialised_by_tma(),
-        Strategy::SimpleUnit(Default::default()),
-        Strategy::DoubleUnit(Default::default()),
-    ]
+    let task = Task { left: left.clone(), right: right.clone(), bias, to, shape: shape.clone() };
+    launching(work, || tiles::multiply(task, way))
 }
 
-/// Names of the kernels that [`ProductWay::asked`] counts.
-pub(crate) fn kernel_names() -> Vec<String> {
-    on_cores().iter().map(ToString::to_string).collect()
-}
-
-fn launch(
-    strategy: &Strategy,
-    left: &CubeTensor,
-    right: &CubeTensor,
-    out: &CubeTensor,
-) -> Result<(), MatmulSetupError> {
-    let of = dtype_to_storage_type(out.dtype);
-    let operand = |tensor: &CubeTensor| InputBinding::new(tensor.clone().binding(), of);
-    let mut types = MatmulElems::from_globals(&MatmulGlobalElems { lhs: of, rhs: of, out: of });
-    let (strategy, out) = (strategy.clone().into(), out.clone());
-    let client = out.client.clone();
-    launch_ref(&strategy, &client, operand(left), operand(right), out.binding(), &mut types)
-}
-
-/// What the gradient is computed from.
+/// What the gradients are computed from.
 #[derive(Clone, Debug)]
 struct Tape<B: Backend> {
+    /// As they were multiplied.
     left: FloatTensor<B>,
     right: FloatTensor<B>,
+    /// The types that they came in.
+    types: [DType; 2],
     way: ProductWay,
+}
+
+impl<B: ProductOps> Tape<B> {
+    fn new(left: FloatTensor<B>, right: FloatTensor<B>, way: ProductWay) -> Self {
+        let types = [left.dtype(), right.dtype()];
+        let [left, right] = [left, right].map(|x| rounded::<B>(x, way));
+        Self { left, right, types, way }
+    }
+
+    /// Registers the gradients of both operands that are wanted, from that of the product.
+    fn gradients(
+        self,
+        d: FloatTensor<B>,
+        grads: &mut Gradients,
+        [to_left, to_right]: [Option<NodeId>; 2],
+    ) {
+        let Self { left, right, types, way } = self;
+        let d = rounded::<B>(d, way);
+        let turned = |x: FloatTensor<B>| {
+            let axes = x.shape().num_dims();
+            B::float_swap_dims(x, axes - 2, axes - 1)
+        };
+        if let Some(id) = to_left {
+            let gradient = |to| B::firebox_multiply(d.clone(), turned(right.clone()), way, to);
+            grads.register::<B>(id, summed::<B>(gradient, &d.shape(), &left.shape(), types[0]));
+        }
+        if let Some(id) = to_right {
+            let gradient = match in_parts::<B>(&left, &d) {
+                Some([left, d]) => {
+                    let products = B::firebox_multiply(turned(left), d, way, DType::F32);
+                    let [parts, high, wide] = products.shape().dims();
+                    let sum = B::firebox_sum_rows(products, [1, parts, high * wide], types[1]);
+                    B::float_reshape(sum, right.shape())
+                }
+                None => {
+                    let gradient = |to| B::firebox_multiply(turned(left), d.clone(), way, to);
+                    summed::<B>(gradient, &d.shape(), &right.shape(), types[1])
+                }
+            };
+            grads.register::<B>(id, gradient);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -284,29 +226,30 @@ impl<B: ProductOps> Backward<B, 2> for Product {
 
     fn backward(self, ops: Ops<Tape<B>, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let d = grads.consume::<B>(&ops.node);
-        let Tape { left, right, way } = ops.state;
-        let [to_left, to_right] = ops.parents;
-        let turned = |x: FloatTensor<B>| {
-            let axes = x.shape().num_dims();
-            B::float_swap_dims(x, axes - 2, axes - 1)
-        };
-        let (left_shape, right_shape) = (left.shape(), right.shape());
-        if let Some(parent) = to_left {
-            let gradient = B::firebox_multiply(d.clone(), turned(right), way);
-            grads.register::<B>(parent.id, summed::<B>(gradient, &left_shape));
+        ops.state.gradients(d, grads, ops.parents.map(|parent| parent.map(|parent| parent.id)));
+    }
+}
+
+/// A product with a number added to each column.
+#[derive(Debug)]
+struct ShiftedProduct;
+
+impl<B: ProductOps> Backward<B, 3> for ShiftedProduct {
+    /// With the shape and type of the numbers.
+    type State = (Tape<B>, Shape, DType);
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let d = grads.consume::<B>(&ops.node);
+        let (tape, bias, to) = ops.state;
+        let [to_left, to_right, to_bias] = ops.parents.map(|parent| parent.map(|parent| parent.id));
+        if let Some(id) = to_bias {
+            let width = d.shape()[d.shape().num_dims() - 1];
+            let matrices = bias.num_elements() / width;
+            let rows = d.shape().num_elements() / bias.num_elements();
+            let sum = B::firebox_sum_rows(d.clone(), [matrices, rows, width], to);
+            grads.register::<B>(id, B::float_reshape(sum, bias));
         }
-        if let Some(parent) = to_right {
-            let gradient = match in_parts::<B>(&left, &d) {
-                Some([left, d]) => {
-                    let products = B::firebox_multiply(turned(left), d, way);
-                    let [parts, high, wide] = products.shape().dims();
-                    let sum = B::firebox_sum_rows(products, [1, parts, high * wide]);
-                    B::float_reshape(sum, right_shape.clone())
-                }
-                None => B::firebox_multiply(turned(left), d, way),
-            };
-            grads.register::<B>(parent.id, summed::<B>(gradient, &right_shape));
-        }
+        tape.gradients(d, grads, [to_left, to_right]);
     }
 }
 
@@ -327,17 +270,24 @@ fn in_parts<B: Backend>(left: &FloatTensor<B>, d: &FloatTensor<B>) -> Option<[Fl
     Some([split(left, high), split(d, wide)])
 }
 
-/// The sum over the axes that were broadcast.
-fn summed<B: ProductOps>(mut gradient: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
-    for axis in 0..shape.num_dims() {
+/// A gradient of this shape in a type, summed over the axes before its matrix that are longer in the product.
+fn summed<B: ProductOps>(
+    gradient: impl FnOnce(DType) -> FloatTensor<B>,
+    outer: &Shape,
+    shape: &Shape,
+    to: DType,
+) -> FloatTensor<B> {
+    let axes = shape.num_dims();
+    let broadcast: Vec<_> = (0..axes - 2).filter(|axis| shape[*axis] < outer[*axis]).collect();
+    let mut gradient = gradient(if broadcast.is_empty() { to } else { DType::F32 });
+    for (index, axis) in broadcast.iter().enumerate() {
         let mut now = gradient.shape();
-        if shape[axis] < now[axis] {
-            let size = |axes: std::ops::Range<usize>| axes.map(|axis| now[axis]).product();
-            let sizes = [size(0..axis), now[axis], size(axis + 1..now.num_dims())];
-            let sum = B::firebox_sum_rows(gradient, sizes);
-            now[axis] = 1;
-            gradient = B::float_reshape(sum, now);
-        }
+        let size = |axes: std::ops::Range<usize>| axes.map(|axis| now[axis]).product();
+        let sizes = [size(0..*axis), now[*axis], size(axis + 1..axes)];
+        let to = if index + 1 == broadcast.len() { to } else { DType::F32 };
+        let sum = B::firebox_sum_rows(gradient, sizes, to);
+        now[*axis] = 1;
+        gradient = B::float_reshape(sum, now);
     }
     gradient
 }
@@ -354,7 +304,7 @@ impl<B: ProductOps> Backward<B, 2> for Bias {
         let [to_y, to_bias] = ops.parents;
         if let Some(parent) = to_bias {
             let sizes = d.shape().dims();
-            grads.register::<B>(parent.id, B::firebox_sum_rows(d.clone(), sizes));
+            grads.register::<B>(parent.id, B::firebox_sum_rows(d.clone(), sizes, d.dtype()));
         }
         if let Some(parent) = to_y {
             grads.register::<B>(parent.id, d);
@@ -370,12 +320,31 @@ impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
     ) -> FloatTensor<Self> {
         let [(left, left_guard), (right, right_guard)] =
             [left, right].map(|tensor| tensor.into_parts());
+        let to = way.to.unwrap_or(left.dtype());
+        let tape = Tape::<B>::new(left, right, way);
+        let out = B::firebox_multiply(tape.left.clone(), tape.right.clone(), way, to);
         match Product.prepare::<C>([left_guard, right_guard]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => {
-                let tape = Tape { left: left.clone(), right: right.clone(), way };
-                prep.finish(tape, B::firebox_multiply(left, right, way))
-            }
-            OpsKind::UnTracked(prep) => prep.finish(B::firebox_multiply(left, right, way)),
+            OpsKind::Tracked(prep) => prep.finish(tape, out),
+            OpsKind::UnTracked(prep) => prep.finish(out),
+        }
+    }
+
+    fn firebox_shifted_product(
+        left: FloatTensor<Self>,
+        right: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        way: ProductWay,
+    ) -> FloatTensor<Self> {
+        let [(left, left_guard), (right, right_guard), (bias, bias_guard)] =
+            [left, right, bias].map(|tensor| tensor.into_parts());
+        let (to, of_bias) = (way.to.unwrap_or(left.dtype()), (bias.shape(), bias.dtype()));
+        let tape = Tape::<B>::new(left, right, way);
+        let (left, right) = (tape.left.clone(), tape.right.clone());
+        let out = B::firebox_multiply_and_shift(left, right, bias, way, to);
+        let guards = [left_guard, right_guard, bias_guard];
+        match ShiftedProduct.prepare::<C>(guards).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish((tape, of_bias.0, of_bias.1), out),
+            OpsKind::UnTracked(prep) => prep.finish(out),
         }
     }
 
@@ -383,8 +352,19 @@ impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
         _: FloatTensor<Self>,
         _: FloatTensor<Self>,
         _: ProductWay,
+        _: DType,
     ) -> FloatTensor<Self> {
         unreachable!("the product is called below the graph, by `firebox_product`")
+    }
+
+    fn firebox_multiply_and_shift(
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: FloatTensor<Self>,
+        _: ProductWay,
+        _: DType,
+    ) -> FloatTensor<Self> {
+        unreachable!("the product is called below the graph, by `firebox_shifted_product`")
     }
 
     fn firebox_add_bias(y: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -395,7 +375,7 @@ impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
         }
     }
 
-    fn firebox_sum_rows(_: FloatTensor<Self>, _: [usize; 3]) -> FloatTensor<Self> {
+    fn firebox_sum_rows(_: FloatTensor<Self>, _: [usize; 3], _: DType) -> FloatTensor<Self> {
         unreachable!("sums are of gradients, which have no graph")
     }
 }

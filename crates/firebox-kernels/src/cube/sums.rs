@@ -46,17 +46,21 @@ fn row_sums<F: Float, S: Float>(
     }
 }
 
-/// The sums over the rows of each matrix, `[matrices, width]`, of numbers that lie as `[matrices, rows, width]`, in their
-/// type; summed in f32.
-pub(super) fn over_rows(x: CubeTensor, [matrices, rows, width]: [usize; 3]) -> CubeTensor {
+/// The sums over the rows of each matrix, `[matrices, width]`, of numbers that lie as `[matrices, rows, width]`, in a type;
+/// summed in f32.
+pub(super) fn over_rows(
+    x: CubeTensor,
+    [matrices, rows, width]: [usize; 3],
+    to: DType,
+) -> CubeTensor {
     let x = into_contiguous(x);
     let columns = Columns::summed(&without_cores(&x.client), matrices, rows, width);
     if columns.cubes == 1 {
-        return launch(&x, [matrices, rows, width], columns, x.dtype);
+        return launch(&x, [matrices, rows, width], columns, to);
     }
     let parts = launch(&x, [matrices, rows, width], columns, DType::F32);
     let few = Columns::summed(&without_cores(&x.client), matrices, columns.cubes, width).alone();
-    launch(&parts, [matrices, columns.cubes, width], few, x.dtype)
+    launch(&parts, [matrices, columns.cubes, width], few, to)
 }
 
 fn launch(

@@ -68,7 +68,7 @@ pub(crate) struct CoreTile {
 
 /// Elements between the end of a row in shared memory and the next, so that the rows of a column do
 /// not fall on one bank.
-const SKEW: usize = 8;
+pub(super) const SKEW: usize = 8;
 
 /// Places of the weights and, for each, threads of a cube that are tried.
 const PLACES: [(Place, [usize; 2]); 3] =
@@ -76,9 +76,9 @@ const PLACES: [(Place, [usize; 2]); 3] =
 
 /// 32-bit registers of a multiprocessor, and the most that a thread has (NVIDIA). What a tile keeps in them
 /// must leave a thread `OTHERS`: what does not fit is moved to memory and back at each step.
-const REGISTERS: usize = 65_536;
-const MOST: usize = 255;
-const OTHERS: usize = 48;
+pub(super) const REGISTERS: usize = 65_536;
+pub(super) const MOST: usize = 255;
+pub(super) const OTHERS: usize = 48;
 
 /// Units of a thread up to which their numbers are read before the product that hides the wait: on the way
 /// back, six or seven registers each.

@@ -25,6 +25,8 @@ pub(crate) struct Hardware {
     pub(crate) processors: Option<usize>,
     /// What its tensor cores multiply, numbers of which type, and sum in f32.
     pub(crate) cores: Vec<(DType, Shape)>,
+    /// The types that NVIDIA's `mma.m16n8k16` multiplies, summed in f32, and `ldmatrix` reads for it.
+    pub(crate) by_hand: Vec<DType>,
 }
 
 /// Taken where a device does not say how many processors it has (WebGPU, Metal).

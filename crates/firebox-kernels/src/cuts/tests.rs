@@ -24,6 +24,7 @@ pub(super) fn hardware(shared: usize, threads: usize, processors: Option<usize>)
         plane_barrier: true,
         processors,
         cores: vec![],
+        by_hand: vec![],
     }
 }
 

@@ -10,7 +10,7 @@ use firebox_core::Precision;
 use super::{LstmState, Stack, Weights};
 use crate::cube::{LstmOps, Way};
 use crate::cuts::{GpuKernels, parts};
-use crate::products::{ProductWay, add_bias, product};
+use crate::products::{ProductWay, add_bias, product, shifted_in_halves};
 use crate::rounded::{cast, compute_type};
 
 /// How a layer is computed, and in which type.
@@ -60,8 +60,18 @@ pub(super) fn layer(
     let rows = cast(input, dtype).reshape([1, parts, batch / parts * time, channels]);
     let weight_ih = cast(by_unit(ih), dtype).swap_dims(1, 2).unsqueeze_dim(1);
     let bias = cast(by_unit(bias), dtype).reshape([directions, 4 * hidden]);
-    let projected = product(precision, rows, weight_ih);
-    let projected = add_bias(projected.reshape([directions, batch * time, 4 * hidden]), bias);
+    let projected = match shifted_in_halves(precision, &rows, &weight_ih, &bias) {
+        Some(projected) => projected,
+        None => {
+            let y = product(precision, rows, weight_ih);
+            add_bias(y.reshape([directions, batch * time, 4 * hidden]), bias).reshape([
+                directions,
+                parts,
+                batch / parts * time,
+                4 * hidden,
+            ])
+        }
+    };
     let state = match initial {
         Some(LstmState { hidden, cell }) => {
             cast(Tensor::stack::<4>(vec![hidden, cell], 0), DType::F32)

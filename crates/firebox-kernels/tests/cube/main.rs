@@ -34,6 +34,7 @@ mod batch_norm;
 #[path = "../attention/case.rs"]
 #[allow(dead_code, reason = "shared with the tests of the other variants")]
 mod case;
+mod conv;
 mod element_loss;
 mod embedding;
 #[path = "../learning/entropy.rs"]

@@ -1,12 +1,15 @@
 //! Products whose arithmetic is named: f32 beside float64, in every layer that multiplies.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::module::Param;
 use burn::nn::Linear;
 use burn::nn::conv::Conv1dConfig;
 use burn::tensor::{DType, Device, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
-    F32Products, GpuKernels, LaunchWatch, NoF32Products, conv1d, linear, product,
+    F32Products, GpuKernels, LaunchWatch, NoF32Products, conv1d, linear, linear_in, product,
+    product_kernels, with_product_kernel,
 };
 
 use super::alone;
@@ -133,6 +136,144 @@ fn products_of_halves_are_summed_in_f32_forward_and_back() {
                 let found = [values(out.inner().cast(DType::F32)), of(&a), of(&b)];
                 let rounded = [&left, &right, &d_out].map(Vec::as_slice);
                 agree(&format!("{dtype:?}"), [rows, inner, columns], rounded, &found, bound);
+            }
+        }
+    });
+}
+
+/// Which kernels are tiles.
+fn tiles() -> Vec<usize> {
+    let names = product_kernels();
+    (0..names.len()).filter(|index| names[*index].starts_with("tile")).collect()
+}
+
+/// A matrix that lies in its rows or in its columns.
+fn lying<const D: usize>(x: Tensor<D>, turned: bool) -> Tensor<D> {
+    if !turned {
+        return x;
+    }
+    // Copied while it is turned.
+    let [shape, across] = [x.clone(), x.clone().swap_dims(D - 2, D - 1)].map(|x| x.dims());
+    let x = x.swap_dims(D - 2, D - 1).reshape([across.iter().product::<usize>()]).reshape(across);
+    let x = x.swap_dims(D - 2, D - 1);
+    assert_eq!(x.dims(), shape);
+    x
+}
+
+/// Every tile, of operands that lie in every way, at edges that it does not fill, with matrices along two axes, of which one
+/// operand has some once: beside float64, and to the bit the same as every other tile.
+#[test]
+fn tiles_agree_with_float64_and_with_each_other() {
+    alone(|device| {
+        let mut ran = 0;
+        for dtype in [DType::F16, DType::BF16] {
+            if !GpuKernels::attends_on_tensor_cores(&device, dtype, 16) {
+                println!("skipped: no tensor cores for {dtype:?}");
+                continue;
+            }
+            let cases = [
+                ([1, 1], [129, 40, 72]),
+                ([1, 1], [256, 128, 256]),
+                ([2, 3], [19, 35, 33]),
+                ([3, 1], [65, 33, 8]),
+                ([1, 1], [1, 1, 1]),
+            ];
+            for ([outer, matrices], [rows, inner, columns]) in cases {
+                for turned in [[false, false], [false, true], [true, false], [true, true]] {
+                    let half = |seed, shape: [usize; 4]| {
+                        let drawn = drawn(seed, shape.iter().product());
+                        float::<4>(&drawn, shape, &device).cast(dtype)
+                    };
+                    // Of the right operand there is one for all matrices along the first axis.
+                    let left = half(21, [outer, matrices, rows, inner]);
+                    let right = half(22, [1, matrices, inner, columns]);
+                    let [of_left, of_right] =
+                        [&left, &right].map(|x| values(x.clone().cast(DType::F32)));
+                    let expected: Vec<f64> = (0..outer * matrices)
+                        .flat_map(|at| {
+                            let (a, b) = (rows * inner, inner * columns);
+                            let right = at % matrices;
+                            let sizes = [rows, inner, columns];
+                            multiplied(&of_left[at * a..][..a], &of_right[right * b..][..b], sizes)
+                        })
+                        .collect();
+                    let mut bits: Option<Vec<f64>> = None;
+                    for tile in tiles() {
+                        let [a, b] = [(&left, turned[0]), (&right, turned[1])]
+                            .map(|(x, turned)| lying(x.clone(), turned));
+                        let made = || values(product(Precision::F32, a, b).cast(DType::F32));
+                        let made = || with_product_kernel(tile, made);
+                        let Ok(found) = catch_unwind(AssertUnwindSafe(made)) else {
+                            println!("skipped: tile {tile} does not fit this device");
+                            continue;
+                        };
+                        ran += 1;
+                        let error = error(&found, &expected);
+                        let bound = if dtype == DType::F16 { 1e-3 } else { 8e-3 };
+                        let what = format!(
+                            "{dtype:?}, {tile}, {outer} × {matrices} of {rows} {inner} {columns}, {turned:?}"
+                        );
+                        assert!(error < bound, "{what}: {error:.1e}");
+                        let same = bits.get_or_insert_with(|| found.clone());
+                        assert!(*same == found, "{what}: other bits");
+                    }
+                }
+            }
+        }
+        assert!(ran > 0 || tiles_are_not_to_be_had(&device));
+    });
+}
+
+fn tiles_are_not_to_be_had(device: &Device) -> bool {
+    [DType::F16, DType::BF16]
+        .iter()
+        .all(|dtype| !GpuKernels::attends_on_tensor_cores(device, *dtype, 16))
+}
+
+/// Layers in half precision of tensors in f32: what they multiply is rounded, the result is not; its bias is added in f32.
+#[test]
+fn layers_in_halves_round_their_operands_alone() {
+    alone(|device| {
+        for (precision, dtype) in [(Precision::F16, DType::F16), (Precision::Bf16, DType::BF16)] {
+            if !GpuKernels::attends_on_tensor_cores(&device, dtype, 16) {
+                println!("skipped: no tensor cores for {dtype:?}");
+                continue;
+            }
+            for [rows, inner, columns] in [[40, 24, 33], [1100, 16, 64]] {
+                let autodiff = device.clone().autodiff();
+                let tensor = |seed, shape: [usize; 2]| {
+                    float::<2>(&drawn(seed, shape[0] * shape[1]), shape, &autodiff)
+                };
+                let narrow = |x: &Tensor<2>| values(x.clone().inner().cast(dtype).cast(DType::F32));
+                let weight = tensor(31, [inner, columns]);
+                let bias = tensor(32, [1, columns]);
+                let (x, d) = (tensor(33, [rows, inner]), tensor(34, [rows, columns]));
+                let [of_x, of_weight, of_d] = [&x, &weight, &d].map(narrow);
+                let of_bias = values(bias.clone().inner());
+                let layer = Linear {
+                    weight: Param::from_tensor(weight),
+                    bias: Some(Param::from_tensor(bias.reshape([columns]))),
+                };
+                let x = x.require_grad();
+                let out = linear_in(precision, x.clone(), &layer);
+                assert_eq!(out.dtype(), DType::F32);
+                let grads = (out.clone() * d.clone()).sum().backward();
+                let of = |x: Option<Tensor<2>>| values(x.expect("a gradient"));
+                let mut out = values(out.inner());
+                for (at, number) in out.iter_mut().enumerate() {
+                    *number -= of_bias[at % columns];
+                }
+                let found = [out, of(x.grad(&grads)), of(layer.weight.val().grad(&grads))];
+                let operands = [&of_x, &of_weight, &of_d].map(Vec::as_slice);
+                let name = format!("{precision}");
+                agree(&name, [rows, inner, columns], operands, &found, 1e-5);
+                let bias = layer.bias.as_ref().expect("a bias").val();
+                let found = values(bias.grad(&grads).expect("a gradient"));
+                let exact = values(d.inner());
+                let sums: Vec<f64> = (0..columns)
+                    .map(|column| (0..rows).map(|row| exact[row * columns + column]).sum())
+                    .collect();
+                assert!(error(&found, &sums) < 1e-5, "{precision}: {:?}", error(&found, &sums));
             }
         }
     });

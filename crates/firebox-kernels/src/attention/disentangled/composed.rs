@@ -8,8 +8,7 @@ use firebox_core::Stream;
 use super::{DisentangledAttention, DisentangledSizes, DistanceRows};
 use crate::attention::composed::clear;
 use crate::dropout::dropout;
-use crate::products::product;
-use crate::rounded::rounded;
+use crate::products::product_of_rounded;
 
 /// The same as [`disentangled_attention`](super::disentangled_attention), on operands that fit and have numbers.
 pub(super) fn attention(
@@ -45,8 +44,7 @@ pub(super) fn attention(
         scores = scores.mask_fill(hidden, lowest);
     }
     let p = dropout(softmax(scores, 3), settings.dropout, stream);
-    let round = |tensor| rounded(tensor, settings.precision);
-    let out = product(settings.precision, round(p), round(part(2)));
+    let out = product_of_rounded(settings.precision, p, part(2));
     clear(out.swap_dims(1, 2).reshape([batch, time, width]), lengths)
 }
 
@@ -60,10 +58,7 @@ fn scores(
     settings: &DisentangledAttention,
 ) -> Tensor<4> {
     let DisentangledSizes { batch, time, heads, size } = sizes;
-    let times = |a: Tensor<4>, b: Tensor<4>| {
-        let round = |tensor| rounded(tensor, settings.precision);
-        product(settings.precision, round(a), round(b))
-    };
+    let times = |a: Tensor<4>, b: Tensor<4>| product_of_rounded(settings.precision, a, b);
     let rows = distances.pairs(&q.device().without_autodiff());
     let rows = rows.reshape([1, 1, time, time]).expand([batch, heads, time, time]);
     let [of_queries, of_keys] = positions.map(|x| x.swap_dims(2, 3));
