@@ -96,9 +96,9 @@
 //! the sizes of tiles are computed, not tuned by measurement. With the feature `cube` but without any of
 //! those backends this crate does not build: there is no runtime to compile for.
 //!
-//! Products of f16 and bf16 are made by kernels of cubek that are named by the sizes of the product, where the device has
-//! tensor cores for the type: Burn's tuning would compile some twenty for each shape. Those of f32 are f32
-//! ([`F32Products`]). With the feature `persistence` and `keep_compiled_kernels`, what was compiled and tuned is kept
+//! Products of f16 and bf16 are made by a kernel of this crate where the device has tensor cores for the type, in a tile that
+//! follows from the sizes, or, with the feature `autotune`, in the faster of two or by the kernel of cubek that would suit:
+//! Burn's tuning would compile some twenty for each shape. Those of f32 are f32 ([`F32Products`]). With the feature `persistence` and `keep_compiled_kernels`, what was compiled and tuned is kept
 //! from one process to the next.
 //!
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube` has the

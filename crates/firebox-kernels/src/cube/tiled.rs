@@ -113,16 +113,16 @@ fn put<F: Float, N: Size>(
     for slot in 0..comptime!(runs.slots(width, threads)) {
         let (inside, run, element) = own_of::<N>(slot, corner, runs, tile);
         let mut numbers = ahead[slot];
-        if comptime!(!tile.whole) {
-            if !inside {
-                numbers = Vector::<F, N>::new(F::new(0.0));
-            }
+        if !inside {
+            numbers = Vector::<F, N>::new(F::new(0.0));
         }
         let to =
             (stage * comptime!(runs.room()) + run * comptime!(runs.stride()) + element) / width;
-        if comptime!((runs.count * runs.length / width).is_multiple_of(threads)) {
-            stages[to] = numbers;
-        } else if run < comptime!(runs.count) {
+        let mut own = true.runtime();
+        if comptime!(!(runs.count * runs.length / width).is_multiple_of(threads)) {
+            own = run < comptime!(runs.count);
+        }
+        if own {
             stages[to] = numbers;
         }
     }
@@ -143,7 +143,7 @@ fn part<F: Float, N: Size>(
     let turned = comptime!(tile.turned[operand]);
     let ident = comptime!(if operand == 0 { MatrixIdent::A } else { MatrixIdent::B });
     let layout = comptime!(if turned { MatrixLayout::ColMajor } else { MatrixLayout::RowMajor });
-    let at = place_in::<N>(stage, high, wide, operand, tile);
+    let at = place_in(stage, high, wide, operand, tile);
     // SAFETY: loaded next.
     let mut matrix = unsafe { Matrix::<F>::uninitialized(ident, m, n, k, layout) };
     let stride = comptime!(tile.runs_of(operand).stride() as u32);
@@ -153,7 +153,7 @@ fn part<F: Float, N: Size>(
 
 /// Where an element lies in the stages of an operand.
 #[cube]
-fn place_in<N: Size>(
+fn place_in(
     stage: usize,
     high: usize,
     wide: usize,
@@ -193,7 +193,7 @@ fn registers_of<F: Float, N: Size>(
         high += run;
     }
     let ident = comptime!(if operand == 0 { MatrixIdent::A } else { MatrixIdent::B });
-    let at = place_in::<N>(stage, high, wide, operand, tile);
+    let at = place_in(stage, high, wide, operand, tile);
     let row = &stages[at / width..stages.len()];
     multiplier.load_matrix::<Vector<F, N>, Const<2>>(
         row,

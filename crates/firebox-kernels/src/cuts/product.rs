@@ -267,7 +267,9 @@ mod tests {
                 |rows, inner, columns| on_hopper(dtype, of(rows, inner, columns))[0].clone();
             assert_eq!(first(2048, 768, 3072), "128 × 128 × 32, 256 threads");
             assert_eq!(first(53_760, 128, 512), "128 × 128 × 32, 256 threads");
-            assert_eq!(first(512, 512, 512), "64 × 64 × 32, 128 threads");
+            assert_eq!(first(1024, 512, 1024), "128 × 64 × 32, 128 threads");
+            assert_eq!(first(768, 512, 640), "64 × 64 × 32, 128 threads");
+            assert_eq!(first(512, 512, 512), "64 × 32 × 64, 128 threads");
             assert_eq!(first(64, 420, 128), "64 × 32 × 64, 128 threads");
             assert_eq!(on_hopper(dtype, of(1, 1, 1)).len(), 5);
         }
@@ -291,6 +293,24 @@ mod tests {
                 assert!(tile.sums_stride().is_multiple_of(8));
             }
         }
+    }
+
+    #[test]
+    fn what_is_multiplied_by_hand_has_one_shape_and_halves_that_are_held_once() {
+        let cores = with_cores(hardware(227 * 1024, 1024, Some(132)), &[[8, 32, 16]]);
+        let hopper = Hardware { by_hand: vec![DType::F16], ..cores.clone() };
+        let of = |hardware: &Hardware, dtype| {
+            let sizes = of(512, 512, 512);
+            let tiles = ProductTile::candidates(hardware, dtype, sizes, [false; 2], false);
+            tiles.iter().map(|tile| (tile.by_hand, tile.shape)).collect::<Vec<_>>()
+        };
+        let square = Shape { m: 16, n: 16, k: 16 };
+        assert_eq!(of(&hopper, DType::F16), [(true, square); PRODUCT_TILES]);
+        let wide = Shape { m: 8, n: 32, k: 16 };
+        assert!(of(&hopper, DType::BF16).iter().all(|of| *of == (false, wide)));
+        // The registers are told to 32 threads.
+        let narrow = Hardware { plane: [16, 16], ..hopper };
+        assert!(of(&narrow, DType::F16).iter().all(|(by_hand, _)| !by_hand));
     }
 
     #[test]
