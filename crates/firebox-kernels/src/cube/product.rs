@@ -1,4 +1,4 @@
-//! Products by a kernel that is named, forward and back, where Burn's own would be tuned: those of f32 as exact as
+//! Products by a kernel that is named or ours, forward and back, where Burn's own would be tuned: those of f32 as exact as
 //! they are told, those of f16 and bf16 on tensor cores.
 //!
 //! Burn's tuning compiles some twenty kernels for each shape, type and layout that it meets, most of them for a
