@@ -224,6 +224,30 @@ fn tiles_agree_with_float64_and_with_each_other() {
     });
 }
 
+/// Large enough for its kernels to be timed in builds that do, of which the fastest makes it.
+#[test]
+fn a_large_product_agrees_with_float64_by_whichever_kernel_makes_it() {
+    alone(|device| {
+        let dtype = DType::F16;
+        if !GpuKernels::attends_on_tensor_cores(&device, dtype, 16) {
+            println!("skipped: no tensor cores for {dtype:?}");
+            return;
+        }
+        let (rows, inner, columns) = (640, 640, 656);
+        let half = |seed, shape: [usize; 2]| {
+            float::<2>(&drawn(seed, shape[0] * shape[1]), shape, &device).cast(dtype)
+        };
+        let (left, right) = (half(41, [rows, inner]), half(42, [inner, columns]));
+        let [a, b] = [&left, &right].map(|x| values(x.clone().cast(DType::F32)));
+        let expected = multiplied(&a, &b, [rows, inner, columns]);
+        for _ in 0..2 {
+            let found = product(Precision::F32, left.clone(), right.clone());
+            let error = error(&values(found.cast(DType::F32)), &expected);
+            assert!(error < 1e-3, "{error:.1e}");
+        }
+    });
+}
+
 fn tiles_are_not_to_be_had(device: &Device) -> bool {
     [DType::F16, DType::BF16]
         .iter()
