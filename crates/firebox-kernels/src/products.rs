@@ -71,10 +71,7 @@ impl ProductWay {
         };
         Some(Self { f32, rounded: None, to: None, asked })
     }
-}
 
-#[cfg(feature = "cube")]
-impl ProductWay {
     /// How a product of tensors like this one is made in half precision, from operands that are rounded to it where the
     /// precision says so; `None` where they are multiplied in f32, or by no kernel that is named.
     pub(crate) fn in_halves<const D: usize>(precision: Precision, x: &Tensor<D>) -> Option<Self> {

@@ -35,8 +35,7 @@ pub(crate) trait ProductOps: Backend {
         right: FloatTensor<Self>,
         way: ProductWay,
     ) -> FloatTensor<Self> {
-        let to = way.to.unwrap_or(left.dtype());
-        let [left, right] = [left, right].map(|x| rounded::<Self>(x, way));
+        let Tape { left, right, to, .. } = Tape::<Self>::new(left, right, way);
         Self::firebox_multiply(left, right, way, to)
     }
 
@@ -48,8 +47,7 @@ pub(crate) trait ProductOps: Backend {
         bias: FloatTensor<Self>,
         way: ProductWay,
     ) -> FloatTensor<Self> {
-        let to = way.to.unwrap_or(left.dtype());
-        let [left, right] = [left, right].map(|x| rounded::<Self>(x, way));
+        let Tape { left, right, to, .. } = Tape::<Self>::new(left, right, way);
         Self::firebox_multiply_and_shift(left, right, bias, way, to)
     }
 
@@ -171,16 +169,17 @@ struct Tape<B: Backend> {
     /// As they were multiplied.
     left: FloatTensor<B>,
     right: FloatTensor<B>,
-    /// The types that they came in.
+    /// The types that they came in, and that of the result.
     types: [DType; 2],
+    to: DType,
     way: ProductWay,
 }
 
 impl<B: ProductOps> Tape<B> {
     fn new(left: FloatTensor<B>, right: FloatTensor<B>, way: ProductWay) -> Self {
-        let types = [left.dtype(), right.dtype()];
+        let types @ [given, _] = [left.dtype(), right.dtype()];
         let [left, right] = [left, right].map(|x| rounded::<B>(x, way));
-        Self { left, right, types, way }
+        Self { left, right, types, to: way.to.unwrap_or(given), way }
     }
 
     /// Registers the gradients of both operands that are wanted, from that of the product.
@@ -190,7 +189,7 @@ impl<B: ProductOps> Tape<B> {
         grads: &mut Gradients,
         [to_left, to_right]: [Option<NodeId>; 2],
     ) {
-        let Self { left, right, types, way } = self;
+        let Self { left, right, types, way, .. } = self;
         let d = rounded::<B>(d, way);
         let turned = |x: FloatTensor<B>| {
             let axes = x.shape().num_dims();
@@ -320,9 +319,8 @@ impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
     ) -> FloatTensor<Self> {
         let [(left, left_guard), (right, right_guard)] =
             [left, right].map(|tensor| tensor.into_parts());
-        let to = way.to.unwrap_or(left.dtype());
         let tape = Tape::<B>::new(left, right, way);
-        let out = B::firebox_multiply(tape.left.clone(), tape.right.clone(), way, to);
+        let out = B::firebox_multiply(tape.left.clone(), tape.right.clone(), way, tape.to);
         match Product.prepare::<C>([left_guard, right_guard]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish(tape, out),
             OpsKind::UnTracked(prep) => prep.finish(out),
@@ -337,10 +335,10 @@ impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
     ) -> FloatTensor<Self> {
         let [(left, left_guard), (right, right_guard), (bias, bias_guard)] =
             [left, right, bias].map(|tensor| tensor.into_parts());
-        let (to, of_bias) = (way.to.unwrap_or(left.dtype()), (bias.shape(), bias.dtype()));
+        let of_bias = (bias.shape(), bias.dtype());
         let tape = Tape::<B>::new(left, right, way);
         let (left, right) = (tape.left.clone(), tape.right.clone());
-        let out = B::firebox_multiply_and_shift(left, right, bias, way, to);
+        let out = B::firebox_multiply_and_shift(left, right, bias, way, tape.to);
         let guards = [left_guard, right_guard, bias_guard];
         match ShiftedProduct.prepare::<C>(guards).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish((tape, of_bias.0, of_bias.1), out),

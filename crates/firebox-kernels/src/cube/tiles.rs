@@ -182,7 +182,7 @@ pub(super) fn multiply(task: Task, way: ProductWay) -> CubeTensor {
     let Some(first) = tiles.first() else { return by_name(task, way) };
     let ProductSizes { matrices, rows, inner, columns } = lie.sizes;
     match cfg!(feature = "autotune") && matrices * rows * inner * columns >= TIMED {
-        true => tuned(task, lie, &hardware, way),
+        true => tuned(task, lie, &tiles, &hardware, way),
         false => launch(&task, &lie, *first),
     }
 }
@@ -265,7 +265,13 @@ type Run = Arc<dyn Fn(Kernel) -> CubeTensor + Send + Sync>;
 
 /// The product by the kernel that takes the least time, which is found out at the first of its kind and kept in CubeCL's
 /// cache of tunings.
-fn tuned(task: Task, lie: Lie, hardware: &Hardware, way: ProductWay) -> CubeTensor {
+fn tuned(
+    task: Task,
+    lie: Lie,
+    tiles: &[ProductTile],
+    hardware: &Hardware,
+    way: ProductWay,
+) -> CubeTensor {
     /// A product's tuning, its kernels by their index, and what runs them.
     type Inputs = (Tuning, Arc<[Option<Kernel>]>, Run);
     static TUNER: LocalTuner<Tuning, CubeTuneId> = local_tuner!("product");
@@ -291,7 +297,6 @@ fn tuned(task: Task, lie: Lie, hardware: &Hardware, way: ProductWay) -> CubeTens
     let rounded = ProductSizes { matrices, rows, inner, columns };
     // Which are worth timing follows from the rounded sizes, as the key does.
     let of_rounded = lie.tiles(hardware, &task, rounded);
-    let tiles = lie.tiles(hardware, &task, lie.sizes);
     let mut kernels = vec![None; PRODUCT_TILES + 1];
     kernels[PRODUCT_TILES] = Some(Kernel::Named);
     for tile in of_rounded.iter().take(TIMED_TILES).filter_map(ProductTile::index) {

@@ -145,53 +145,51 @@ fn work(name: &'static str, read: &CubeTensor, written: &CubeTensor) -> Launched
     }
 }
 
+/// Which way steps are laid.
+#[derive(Clone, Copy)]
+enum Way {
+    SideBySide,
+    Back,
+}
+
+fn laid(x: CubeTensor, conv: Conv, to: DType, way: Way) -> CubeTensor {
+    let (name, shape) = match way {
+        Way::SideBySide => {
+            ("windows of steps", [conv.batch, conv.steps(), conv.kernel * conv.input])
+        }
+        Way::Back => ("windows of steps, gradient", [conv.batch, conv.time, conv.input]),
+    };
+    let x = into_contiguous(x);
+    let out = empty(&x, shape, to);
+    let count = out.shape().num_elements() / vector(&conv);
+    let (cubes, dim) = each_of(count, &x.client);
+    let (from, written) = (x.clone().into_buffer_arg(), out.clone().into_buffer_arg());
+    let (sizes, width, count) = (sizes(&conv), vector(&conv), count as u32);
+    let types = [x.dtype, to].map(dtype_to_storage_type);
+    // SAFETY: both kernels compare their place with the size of `out`, and the step or the windows that they read with
+    // those of `x`.
+    let launch = || unsafe {
+        let client = &x.client;
+        match way {
+            Way::SideBySide => unfold::launch_unchecked(
+                client, cubes, dim, width, from, written, sizes, count, types[0], types[1],
+            ),
+            Way::Back => fold::launch_unchecked(
+                client, cubes, dim, width, from, written, sizes, count, types[0], types[1],
+            ),
+        }
+    };
+    launching(|| work(name, &x, &out), launch);
+    out
+}
+
 impl UnfoldOps for CubeBackend {
     fn firebox_unfold(x: FloatTensor<Self>, conv: Conv, to: DType) -> FloatTensor<Self> {
-        let x = into_contiguous(x);
-        let windows = empty(&x, [conv.batch, conv.steps(), conv.kernel * conv.input], to);
-        let count = windows.shape().num_elements() / vector(&conv);
-        let (cubes, dim) = each_of(count, &x.client);
-        // SAFETY: the kernel compares its place with the size of `windows`, and the step that it reads with those of `x`.
-        let launch = || unsafe {
-            unfold::launch_unchecked(
-                &x.client,
-                cubes,
-                dim,
-                vector(&conv),
-                x.clone().into_buffer_arg(),
-                windows.clone().into_buffer_arg(),
-                sizes(&conv),
-                count as u32,
-                dtype_to_storage_type(x.dtype),
-                dtype_to_storage_type(to),
-            );
-        };
-        launching(|| work("windows of steps", &x, &windows), launch);
-        windows
+        laid(x, conv, to, Way::SideBySide)
     }
 
     fn firebox_fold(d: FloatTensor<Self>, conv: Conv, to: DType) -> FloatTensor<Self> {
-        let d = into_contiguous(d);
-        let dx = empty(&d, [conv.batch, conv.time, conv.input], to);
-        let count = dx.shape().num_elements() / vector(&conv);
-        let (cubes, dim) = each_of(count, &d.client);
-        // SAFETY: the kernel compares its place with the size of `dx`, and windows with those of `d`.
-        let launch = || unsafe {
-            fold::launch_unchecked(
-                &d.client,
-                cubes,
-                dim,
-                vector(&conv),
-                d.clone().into_buffer_arg(),
-                dx.clone().into_buffer_arg(),
-                sizes(&conv),
-                count as u32,
-                dtype_to_storage_type(d.dtype),
-                dtype_to_storage_type(to),
-            );
-        };
-        launching(|| work("windows of steps, gradient", &d, &dx), launch);
-        dx
+        laid(d, conv, to, Way::Back)
     }
 }
 

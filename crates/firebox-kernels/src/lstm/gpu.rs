@@ -60,16 +60,12 @@ pub(super) fn layer(
     let rows = cast(input, dtype).reshape([1, parts, batch / parts * time, channels]);
     let weight_ih = cast(by_unit(ih), dtype).swap_dims(1, 2).unsqueeze_dim(1);
     let bias = cast(by_unit(bias), dtype).reshape([directions, 4 * hidden]);
+    let shape = [directions, batch, time, 4 * hidden];
     let projected = match shifted_in_halves(precision, &rows, &weight_ih, &bias) {
-        Some(projected) => projected,
+        Some(projected) => projected.reshape(shape),
         None => {
             let y = product(precision, rows, weight_ih);
-            add_bias(y.reshape([directions, batch * time, 4 * hidden]), bias).reshape([
-                directions,
-                parts,
-                batch / parts * time,
-                4 * hidden,
-            ])
+            add_bias(y.reshape([directions, batch * time, 4 * hidden]), bias).reshape(shape)
         }
     };
     let state = match initial {
@@ -79,7 +75,7 @@ pub(super) fn layer(
         None => Tensor::zeros([2, directions, batch, hidden], (&device, DType::F32)),
     };
     let outputs = <Dispatch as LstmOps>::lstm_layer(
-        projected.reshape([directions, batch, time, 4 * hidden]).into_dispatch(),
+        projected.into_dispatch(),
         cast(by_unit(hh), dtype).into_dispatch(),
         state.into_dispatch(),
         valid.into_dispatch(),
