@@ -14,12 +14,13 @@ use super::backward::backward;
 use super::cut::{self, Run};
 use super::device::{self, hardware};
 use super::forward::forward;
+use super::fragments;
 use super::op::{Derived, LstmOps, Outputs, Recorded, Way};
 use super::tensor_cores;
 use super::tensors::empty;
 use super::watch::{LaunchedWork, launching};
 use crate::cpu::CellKind;
-use crate::cuts::{Cut, GpuKernels, Layer, Pass};
+use crate::cuts::{Cut, FragmentTile, GpuKernels, Layer, Pass};
 
 /// The layer of these gates.
 fn layer(gates: &CubeTensor, way: Way, pass: Pass) -> Layer {
@@ -30,13 +31,17 @@ fn layer(gates: &CubeTensor, way: Way, pass: Pass) -> Layer {
 
 /// The recurrent weights as a kernel reads them: from `[directions, units, 4 gates, units before]` to
 /// `[directions, units before, units, 4 gates]`; for plain kernels on the way back, to `[directions, units,
-/// units before, 4 gates]`. Tensor cores get units with weights of zero until their tiles are full.
+/// units before, 4 gates]`. Tensor cores get units with weights of zero until their tiles are full, those that are fed
+/// register by register in the order of [`by_lanes`].
 fn arrange(weights: CubeTensor, layer: &Layer) -> CubeTensor {
     let [directions, width, units] = weights.shape().dims();
     if layer.kernels != GpuKernels::TensorCores && layer.pass == Pass::Backward {
         let shape = [directions, units, 4, units].into();
         let by_gate = CubeBackend::float_reshape(weights, shape);
         return into_contiguous(CubeBackend::float_swap_dims(by_gate, 2, 3));
+    }
+    if let Some(Cut::Fragments(tile)) = layer.cuts(&hardware(&weights.client)).first() {
+        return by_lanes(weights, tile);
     }
     let weights = into_contiguous(CubeBackend::float_swap_dims(weights, 1, 2));
     let padded = layer.padded(&hardware(&weights.client));
@@ -47,6 +52,30 @@ fn arrange(weights: CubeTensor, layer: &Layer) -> CubeTensor {
     let zeros = CubeBackend::float_zeros(shape, &weights.device, weights.dtype.into());
     let place = [0..directions, 0..units, 0..width].map(Into::into);
     into_contiguous(CubeBackend::float_slice_assign(zeros, &place, weights))
+}
+
+/// The recurrent weights in the order of the threads that multiply by them.
+fn by_lanes(weights: CubeTensor, tile: &FragmentTile) -> CubeTensor {
+    let weights = into_contiguous(weights);
+    let count = tile.directions * tile.vectors(tile.steps());
+    let out = empty(&weights, [8 * count], weights.dtype);
+    let (client, storage) = (weights.client.clone(), dtype_to_storage_type(weights.dtype));
+    // One kernel serves all tiles of a layer.
+    let tile = FragmentTile { gru: false, tiles: 1, planes: 1, kept: [0; 2], ..*tile };
+    // SAFETY: the kernel compares rows and columns with those of the weights, and its place with the count.
+    unsafe {
+        fragments::weights::by_lanes::launch_unchecked(
+            &client,
+            device::count([count.div_ceil(fragments::weights::THREADS), 1]),
+            device::dim([fragments::weights::THREADS, 1]),
+            weights.into_buffer_arg(),
+            out.clone().into_buffer_arg(),
+            count as u32,
+            tile,
+            storage,
+        );
+    }
+    out
 }
 
 /// What a launch does: at each step, the product of the states and the weights, and for each unit
@@ -108,6 +137,24 @@ fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
                     device::count(tile.count(batch)),
                     device::dim(tile.dim()),
                     tile.rows,
+                    gates_x,
+                    weights,
+                    state,
+                    lengths,
+                    output,
+                    last,
+                    gates,
+                    cells,
+                    sizes.0,
+                    sizes.1,
+                    tile,
+                    keep,
+                    storage,
+                ),
+                Cut::Fragments(tile) => fragments::forward::forward::launch_unchecked(
+                    &client,
+                    device::count(tile.count(batch)),
+                    device::dim(tile.dim()),
                     gates_x,
                     weights,
                     state,
@@ -212,6 +259,26 @@ impl LstmOps for CubeBackend {
                         device::count(tile.count(batch)),
                         device::dim(tile.dim()),
                         tile.rows,
+                        d_output,
+                        d_last,
+                        output,
+                        gates,
+                        cells,
+                        weights,
+                        state,
+                        lengths,
+                        d_gates,
+                        previous,
+                        d_state,
+                        sizes.0,
+                        sizes.1,
+                        tile,
+                        storage,
+                    ),
+                    Cut::Fragments(tile) => fragments::backward::backward::launch_unchecked(
+                        &client,
+                        device::count(tile.count(batch)),
+                        device::dim(tile.dim()),
                         d_output,
                         d_last,
                         output,

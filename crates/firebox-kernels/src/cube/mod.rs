@@ -40,6 +40,7 @@ mod element;
 mod element_loss;
 mod embedding;
 mod forward;
+mod fragments;
 #[cfg(feature = "persistence")]
 mod kept;
 mod kernels;

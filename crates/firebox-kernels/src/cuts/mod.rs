@@ -9,6 +9,7 @@
 
 mod attention;
 mod cores;
+mod fragments;
 mod hardware;
 mod names;
 mod plain;
@@ -22,6 +23,7 @@ mod tests;
 
 pub(crate) use attention::{AttentionCut, AttentionPlan, AttentionTask};
 pub(crate) use cores::{ALIGN, CoreTile, Place, Shape};
+pub(crate) use fragments::FragmentTile;
 pub(crate) use hardware::Hardware;
 pub(crate) use names::without_modules;
 pub(crate) use plain::Tile;

@@ -3,7 +3,7 @@
 
 use burn::tensor::DType;
 
-use super::{CoreTile, Hardware, Tile};
+use super::{CoreTile, FragmentTile, Hardware, Tile};
 
 /// A variant of the GPU kernels. Each layer gets the first that the device can run and has the memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +127,9 @@ pub(crate) struct Layer {
 pub(crate) enum Cut {
     /// [`GpuKernels::Resident`] and [`GpuKernels::Streamed`].
     Plain(Tile),
-    /// [`GpuKernels::TensorCores`].
+    /// [`GpuKernels::TensorCores`] of NVIDIA's devices, up to some units.
+    Fragments(FragmentTile),
+    /// [`GpuKernels::TensorCores`] where these cannot be had.
     Cores(CoreTile),
 }
 
@@ -148,6 +150,11 @@ impl Layer {
         let gru = self.gru;
         match self.kernels {
             GpuKernels::TensorCores => {
+                let tiles = FragmentTile::candidates(hardware, sizes, self.dtype, self.pass);
+                if !tiles.is_empty() {
+                    let of = |tile| Cut::Fragments(FragmentTile { gru, ..tile });
+                    return tiles.into_iter().map(of).collect();
+                }
                 let tiles = CoreTile::candidates(hardware, sizes, self.dtype, self.pass);
                 tiles.into_iter().map(|tile| Cut::Cores(CoreTile { gru, ..tile })).collect()
             }

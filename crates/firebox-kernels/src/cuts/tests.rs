@@ -59,7 +59,8 @@ fn device(draws: &mut Draws) -> Hardware {
     let dim = one(draws, &[any.dim, any.dim, [any.threads, 64], [128, 8], [128, 2]]);
     let count = one(draws, &[any.count, any.count, [1 << 31, 65_535], [7, 5]]);
     let plane = one(draws, &[[32, 32], [32, 32], [64, 64], [8, 8], [8, 32], [0, 0]]);
-    Hardware { dim, count, plane, plane_barrier: draws.chance(0.8), ..any }
+    let by_hand = if draws.chance(0.3) { vec![DType::F16, DType::BF16] } else { vec![] };
+    Hardware { dim, count, plane, by_hand, plane_barrier: draws.chance(0.8), ..any }
 }
 
 /// Whether tensor cores of a device multiply a shape that the kernels can be compiled for.
@@ -137,6 +138,41 @@ fn holds_for_cores(tile: &CoreTile, layer: &Layer, hardware: &Hardware) {
     }
 }
 
+fn holds_for_fragments(tile: &FragmentTile, layer: &Layer, hardware: &Hardware) {
+    let Layer { pass, dtype, directions, batch, units, gru, .. } = *layer;
+    assert_eq!((tile.units, tile.directions, tile.gru), (units, directions, gru));
+    assert_eq!(tile.pass, pass);
+    assert!(hardware.by_hand.contains(&dtype));
+    assert!(tile.shared_bytes() <= hardware.shared_memory);
+    assert_eq!(hardware.plane, [32; 2]);
+    let count @ [cubes, _] = tile.count(batch);
+    runs(hardware, count, tile.dim(), tile.threads());
+    assert_eq!(count[1], directions);
+    once(batch, 0..cubes * tile.samples());
+    assert!(cubes * tile.samples() < batch + tile.samples(), "no cube without a sample");
+    // Every unit of every sample has a thread, and what is added to the units has its place.
+    let octets = tile.octets();
+    let own = |plane| (0..octets).map(move |octet| plane * octets + octet);
+    once(units.div_ceil(8), (0..tile.planes).flat_map(own));
+    assert_eq!(tile.pairs(), 2 * octets * tile.tiles);
+    assert_eq!(tile.whole(), 8 * octets * tile.planes == units);
+    assert!(tile.own_tiles() * (tile.planes - 1) < tile.high_tiles(), "no plane without a tile");
+    // A tile of the weights has 16 rows, a step 16 columns: of the four gates of each unit, and of the units before.
+    let [high, deep] = tile.padded();
+    assert!(high >= units && high < units + 16 && deep >= units && deep < units + 32);
+    let gates = |own: Pass| if pass == own { 4 } else { 1 };
+    assert_eq!(16 * tile.high_tiles(), high * gates(Pass::Forward));
+    assert_eq!(16 * tile.steps(), deep * gates(Pass::Backward));
+    assert!(tile.steps().is_multiple_of(2));
+    assert_eq!(8 * tile.vectors(tile.steps()), 16 * tile.high_tiles() * 16 * tile.steps());
+    let places = [Place::Registers, Place::Shared, Place::Global].map(|place| tile.steps_in(place));
+    assert_eq!(places.map(|[first, _]| first), [0, places[0][1], places[1][1]]);
+    assert!(places[2][0] <= places[2][1] && places[2][1] == tile.steps());
+    // A row begins where `ldmatrix` wants it, and eight rows do not meet on a bank.
+    assert!(tile.rows_stride() > 16 * tile.steps() && tile.rows_stride() % 16 == 8);
+    assert_eq!(tile.rows_room(), 2 * tile.samples() * tile.rows_stride());
+}
+
 /// Cuts a layer in every way, and returns the variant that it gets.
 fn variant(
     hardware: &Hardware,
@@ -155,6 +191,7 @@ fn variant(
             assert!(!cuts[..index].contains(cut), "tried twice");
             match cut {
                 Cut::Plain(tile) => holds_for_plain(tile, &layer, hardware),
+                Cut::Fragments(tile) => holds_for_fragments(tile, &layer, hardware),
                 Cut::Cores(tile) => holds_for_cores(tile, &layer, hardware),
             }
         }
@@ -166,7 +203,8 @@ fn variant(
         assert_eq!(asked.is_ok(), forward && backward);
         asked
     });
-    if hardware.shapes(dtype).is_empty() || hardware.lanes().is_none() {
+    let none = hardware.shapes(dtype).is_empty() && !hardware.by_hand.contains(&dtype);
+    if none || hardware.lanes().is_none() {
         assert!(possible[0].is_err(), "tensor cores that are not there");
     }
     let chosen = GpuKernels::choose(hardware, dtype, sizes, None);
