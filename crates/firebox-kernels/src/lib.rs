@@ -59,7 +59,7 @@
 //!
 //! | variant | where | recurrent weights |
 //! |---|---|---|
-//! | `TensorCores` | f16 and bf16, where the device multiplies such tiles and sums them in f32 | in registers (up to 128 units) or shared memory for the whole sequence; read at each step where they do not fit |
+//! | `TensorCores` | f16 and bf16, where the device multiplies such tiles and sums them in f32 | in registers (up to 128 units) or shared memory for the whole sequence; read at each step where they do not fit. On NVIDIA's devices as many as fit in each of the three |
 //! | `Resident` | what fits into the shared memory that the device reports: in f32 up to some 50 units at 48 KiB and 115 at 227 KiB, in half precision 70 and 160 | in shared memory for the whole sequence |
 //! | `Streamed` | other layers; small devices, with as few samples a tile as fit | read at each step, shared by a tile's samples |
 //! | composed | types other than f32, f16 and bf16; more units than fit even so (at 16 KiB some 680) | – |
@@ -98,7 +98,8 @@
 //!
 //! Products of f16 and bf16 are made by a kernel of this crate where the device has tensor cores for the type, in a tile that
 //! follows from the sizes, or, with the feature `autotune`, in the faster of two or by the kernel of cubek that would suit:
-//! Burn's tuning would compile some twenty for each shape. Those of f32 are f32 ([`F32Products`]). With the feature `persistence` and `keep_compiled_kernels`, what was compiled and tuned is kept
+//! Burn's tuning would compile some twenty for each shape. Those of f32 are f32 ([`F32Products`]), by
+//! a kernel of this crate where operands lie in fours. With the feature `persistence` and `keep_compiled_kernels`, what was compiled and tuned is kept
 //! from one process to the next.
 //!
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube` has the

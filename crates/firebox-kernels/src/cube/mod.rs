@@ -39,6 +39,7 @@ mod dropout;
 mod element;
 mod element_loss;
 mod embedding;
+mod exact;
 mod forward;
 mod fragments;
 #[cfg(feature = "persistence")]

@@ -1,4 +1,4 @@
-//! The kernels of cubek that products are made by, by their names: what multiplies f32, and halves where
+//! The kernels of cubek that products are made by, by their names: TF32, and f32 and halves where
 //! [`tiles`](super::tiles) does not.
 
 use burn::backend::TensorMetadata;

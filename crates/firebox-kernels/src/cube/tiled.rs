@@ -50,7 +50,7 @@ struct Corner {
 
 /// Where the matrix of this cube begins.
 #[cube]
-fn begin(place: &Place, matrices: u32) -> usize {
+pub(super) fn begin(place: &Place, matrices: u32) -> usize {
     let (outer, matrix) = (CUBE_POS_Z / matrices, CUBE_POS_Z % matrices);
     outer as usize * place.outer as usize + matrix as usize * place.matrix as usize
 }

@@ -1,5 +1,6 @@
-//! Products of halves on tensor cores, by the kernel of [`tiled`](super::tiled) in the tile that suits their sizes, or by
-//! one of cubek's ([`named`]) where that takes less time, or operands lie as no tile reads them.
+//! Products of halves on tensor cores, by the kernel of [`tiled`](super::tiled), and of f32 by that of
+//! [`exact`](super::exact), each in the tile that suits their sizes, or by one of cubek's ([`named`]) where that takes less
+//! time, or operands lie as no tile reads them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,20 +18,23 @@ use burn_cubecl::{CubeBackend, CubeTuneId};
 use serde::{Deserialize, Serialize};
 
 use super::device::{self, hardware};
+use super::exact;
 use super::named;
 use super::product::shifted;
 use super::tensors::empty;
 use super::tiled::{self, PlaceLaunch, PlacesLaunch};
-use crate::cuts::{Hardware, PRODUCT_TILES, ProductSizes, ProductTile, vector};
-use crate::products::ProductWay;
+use crate::cuts::{
+    EXACT_TILES, ExactTile, Hardware, PRODUCT_TILES, ProductSizes, ProductTile, vector,
+};
+use crate::products::{F32Products, ProductWay};
 
-/// Names of the kernels that [`ProductWay::asked`] counts: those of cubek, then the tiles, of 16 by 16 numbers.
+/// Names of the kernels that [`ProductWay::asked`] counts: those of cubek, then the tiles of the type.
 pub(crate) fn kernel_names() -> Vec<String> {
     let tiles = (0..PRODUCT_TILES).map(|index| format!("tile {index}"));
     named::names().into_iter().chain(tiles).collect()
 }
 
-/// A product of halves to be made.
+/// A product to be made.
 #[derive(Clone)]
 pub(super) struct Task {
     pub(super) left: CubeTensor,
@@ -48,13 +52,29 @@ pub(super) struct Task {
 #[derive(Clone, Copy, Debug)]
 enum Kernel {
     Tile(ProductTile),
+    Exact(ExactTile),
     Named,
+}
+
+/// Tiles of the type that has most.
+const TILES: usize = if PRODUCT_TILES > EXACT_TILES { PRODUCT_TILES } else { EXACT_TILES };
+
+impl Kernel {
+    /// Which of the tiles of its type it is.
+    fn index(&self) -> Option<usize> {
+        match self {
+            Self::Tile(tile) => tile.index(),
+            Self::Exact(tile) => tile.index(),
+            Self::Named => None,
+        }
+    }
 }
 
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tile(tile) => write!(f, "{tile}"),
+            Self::Exact(tile) => write!(f, "{tile}"),
             Self::Named => write!(f, "cubek"),
         }
     }
@@ -127,10 +147,26 @@ impl Lie {
         })
     }
 
-    fn tiles(&self, hardware: &Hardware, task: &Task, sizes: ProductSizes) -> Vec<ProductTile> {
+    /// The tiles for a product of these sizes that lies so, the one to take untried first.
+    fn tiles(
+        &self,
+        hardware: &Hardware,
+        task: &Task,
+        way: ProductWay,
+        sizes: ProductSizes,
+    ) -> Vec<Kernel> {
         let turned = self.operands.map(|operand| operand.turned);
         let biased = task.bias.is_some();
-        ProductTile::candidates(hardware, task.left.dtype, sizes, turned, biased)
+        if task.left.dtype != DType::F32 {
+            let tiles = ProductTile::candidates(hardware, task.left.dtype, sizes, turned, biased);
+            return tiles.into_iter().map(Kernel::Tile).collect();
+        }
+        let by_four = self.operands.iter().all(|operand| operand.vector.is_multiple_of(4));
+        if way.f32 != F32Products::Exact || !by_four {
+            return vec![];
+        }
+        let tiles = ExactTile::candidates(hardware, sizes, turned, biased);
+        tiles.into_iter().map(Kernel::Exact).collect()
     }
 }
 
@@ -169,12 +205,12 @@ const TIMED_TILES: usize = 2;
 pub(super) fn multiply(task: Task, way: ProductWay) -> CubeTensor {
     let hardware = hardware(&task.left.client);
     let Some(lie) = Lie::of(&task) else { return by_name(task, way) };
-    let tiles = lie.tiles(&hardware, &task, lie.sizes);
+    let tiles = lie.tiles(&hardware, &task, way, lie.sizes);
     if let Some(asked) = way.asked {
         let tile = asked.checked_sub(named::names().len());
         let tile = tile.map(|tile| tiles.iter().find(|of| of.index() == Some(tile)));
         return match tile {
-            Some(Some(tile)) => launch(&task, &lie, *tile),
+            Some(Some(tile)) => launch(&task, &lie, *tile, way),
             Some(None) => panic!("no tile {asked} for {:?}", lie.sizes),
             None => by_name(task, way),
         };
@@ -183,7 +219,7 @@ pub(super) fn multiply(task: Task, way: ProductWay) -> CubeTensor {
     let ProductSizes { matrices, rows, inner, columns } = lie.sizes;
     match cfg!(feature = "autotune") && matrices * rows * inner * columns >= TIMED {
         true => tuned(task, lie, &tiles, &hardware, way),
-        false => launch(&task, &lie, *first),
+        false => launch(&task, &lie, *first, way),
     }
 }
 
@@ -198,11 +234,15 @@ fn by_name(Task { left, right, bias, to, shape }: Task, way: ProductWay) -> Cube
     }
 }
 
-fn launch(task: &Task, lie: &Lie, tile: ProductTile) -> CubeTensor {
+fn launch(task: &Task, lie: &Lie, kernel: Kernel, way: ProductWay) -> CubeTensor {
     let Task { left, right, bias, to, shape } = task;
-    let out = empty(left, shape.clone(), *to);
     let sizes = lie.sizes;
-    let [along, down] = tile.count(sizes);
+    let ([along, down], dim) = match kernel {
+        Kernel::Tile(tile) => (tile.count(sizes), tile.dim()),
+        Kernel::Exact(tile) => (tile.count(sizes), tile.dim()),
+        Kernel::Named => return by_name(task.clone(), way),
+    };
+    let out = empty(left, shape.clone(), *to);
     let count = CubeCount::Static(along as u32, down as u32, sizes.matrices as u32);
     let [left_place, right_place] = lie.operands.map(|operand| operand.place());
     let biases = bias.as_ref().map_or(1, |bias| bias.shape().num_elements() / sizes.columns);
@@ -224,22 +264,38 @@ fn launch(task: &Task, lie: &Lie, tile: ProductTile) -> CubeTensor {
     // SAFETY: the kernel compares rows, columns and what it sums over with the sizes of the matrices, which lie in the
     // buffers as the places say, and a vector begins and ends in a run; there is a number of the bias for each column.
     unsafe {
-        tiled::product::launch_unchecked(
-            &left.client,
-            count,
-            device::dim(tile.dim()),
-            left_vector,
-            right_vector,
-            width,
-            left.clone().into_buffer_arg(),
-            right.clone().into_buffer_arg(),
-            bias.clone().into_buffer_arg(),
-            out.clone().into_buffer_arg(),
-            places,
-            tile,
-            dtype_to_storage_type(left.dtype),
-            dtype_to_storage_type(*to),
-        );
+        match kernel {
+            Kernel::Tile(tile) => tiled::product::launch_unchecked(
+                &left.client,
+                count,
+                device::dim(dim),
+                left_vector,
+                right_vector,
+                width,
+                left.clone().into_buffer_arg(),
+                right.clone().into_buffer_arg(),
+                bias.clone().into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                places,
+                tile,
+                dtype_to_storage_type(left.dtype),
+                dtype_to_storage_type(*to),
+            ),
+            Kernel::Exact(tile) => exact::product::launch_unchecked(
+                &left.client,
+                count,
+                device::dim(dim),
+                width,
+                left.clone().into_buffer_arg(),
+                right.clone().into_buffer_arg(),
+                bias.clone().into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                places,
+                tile,
+                dtype_to_storage_type(*to),
+            ),
+            Kernel::Named => unreachable!("it has returned"),
+        }
     }
     out
 }
@@ -268,7 +324,7 @@ type Run = Arc<dyn Fn(Kernel) -> CubeTensor + Send + Sync>;
 fn tuned(
     task: Task,
     lie: Lie,
-    tiles: &[ProductTile],
+    tiles: &[Kernel],
     hardware: &Hardware,
     way: ProductWay,
 ) -> CubeTensor {
@@ -281,7 +337,7 @@ fn tuned(
         let key = |(key, _, _): &Inputs| key.clone();
         let group = TuneGroup::<Tuning>::new("product", |_| 0);
         let mut set = TunableSet::<Tuning, Inputs, CubeTensor>::new_cloning_inputs(key);
-        for index in 0..=PRODUCT_TILES {
+        for index in 0..=TILES {
             let make = move |(_, kernels, run): Inputs| match kernels[index] {
                 Some(kernel) => Ok(run(kernel)),
                 None => Err("the product has no such tile"),
@@ -296,22 +352,18 @@ fn tuned(
         [matrices, rows, inner, columns].map(usize::next_power_of_two);
     let rounded = ProductSizes { matrices, rows, inner, columns };
     // Which are worth timing follows from the rounded sizes, as the key does.
-    let of_rounded = lie.tiles(hardware, &task, rounded);
-    let mut kernels = vec![None; PRODUCT_TILES + 1];
-    kernels[PRODUCT_TILES] = Some(Kernel::Named);
-    for tile in of_rounded.iter().take(TIMED_TILES).filter_map(ProductTile::index) {
-        let same = tiles.iter().find(|of| of.index() == Some(tile));
-        kernels[tile] = same.map(|tile| Kernel::Tile(*tile));
+    let of_rounded = lie.tiles(hardware, &task, way, rounded);
+    let mut kernels = vec![None; TILES + 1];
+    kernels[TILES] = Some(Kernel::Named);
+    for tile in of_rounded.iter().take(TIMED_TILES).filter_map(Kernel::index) {
+        kernels[tile] = tiles.iter().find(|of| of.index() == Some(tile)).copied();
     }
-    let offered: Vec<_> = (0..=PRODUCT_TILES).filter(|index| kernels[*index].is_some()).collect();
+    let offered: Vec<_> = (0..=TILES).filter(|index| kernels[*index].is_some()).collect();
     let names: Vec<_> = kernels.iter().flatten().map(ToString::to_string).collect();
     let name = &client.properties().identity.name;
     let lies = lie.operands.map(|Operand { turned, vector, .. }| (turned, vector));
     let (from, to) = (task.left.dtype, task.to);
     let product = format!("{rounded:?} of {from:?} to {to:?}, {lies:?}, {name}: {names:?}");
-    let run: Run = Arc::new(move |kernel| match kernel {
-        Kernel::Tile(tile) => launch(&task, &lie, tile),
-        Kernel::Named => by_name(task.clone(), way),
-    });
+    let run: Run = Arc::new(move |kernel| launch(&task, &lie, kernel, way));
     TUNER.execute(&id, &client, set, (Tuning { product, offered }, kernels.into(), run))
 }

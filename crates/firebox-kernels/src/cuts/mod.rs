@@ -9,6 +9,7 @@
 
 mod attention;
 mod cores;
+mod exact;
 mod fragments;
 mod hardware;
 mod names;
@@ -23,6 +24,7 @@ mod tests;
 
 pub(crate) use attention::{AttentionCut, AttentionPlan, AttentionTask};
 pub(crate) use cores::{ALIGN, CoreTile, Place, Shape};
+pub(crate) use exact::{EXACT_TILES, ExactTile};
 pub(crate) use fragments::FragmentTile;
 pub(crate) use hardware::Hardware;
 pub(crate) use names::without_modules;
