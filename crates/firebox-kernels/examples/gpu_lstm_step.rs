@@ -3,10 +3,10 @@
 //!
 //! ```text
 //! cargo run --release -p firebox-kernels --example gpu_lstm_step \
-//!     --features cube,fusion,autotune,burn/cuda -- [batch] [steps] [type] [channels] [fused]
+//!     --features cube,fusion,autotune,burn/cuda -- [batch] [steps] [type] [channels] [fused|all] [units]
 //! ```
 //!
-//! Two bidirectional layers of 128 units on windows of 105 steps, dropout 0.2 between them, the
+//! Two bidirectional layers of 128 units (or as many as are asked for) on windows of 105 steps, dropout 0.2 between them, the
 //! gradient of all parameters and of the input: the same as `lstm_step`, which times the CPU. The
 //! type is `f32`, `f16` or `bf16`, of parameters and input alike. The device is Burn's default one;
 //! `BURN_DEVICE` chooses another. `fused` leaves Burn's own operations out. The clock stops when the device has finished.
@@ -24,7 +24,6 @@ use firebox_core::Stream;
 use firebox_kernels::{CpuKernels, GpuKernels, Lstm, LstmConfig, NoGpuKernels, uniform};
 
 const TIME: usize = 105;
-const HIDDEN: usize = 128;
 const WARM_UP: usize = 5;
 
 /// Parameters in another type.
@@ -79,6 +78,7 @@ fn main() {
     };
     let number = |index, default| argument(index, default).parse::<usize>().expect("a number");
     let (batch, steps, channels) = (number(0, "512"), number(1, "15"), number(3, "4"));
+    let hidden = number(5, "128");
     let precision = argument(2, "f32");
     let dtype = match precision.as_str() {
         "f32" => DType::F32,
@@ -86,7 +86,7 @@ fn main() {
         "bf16" => DType::BF16,
         found => panic!("the type is `{found}`; allowed are `f32`, `f16` and `bf16`"),
     };
-    let operations = 3 * 2 * batch * TIME * 2 * 4 * HIDDEN * (channels + 2 * HIDDEN + 2 * HIDDEN);
+    let operations = 3 * 2 * batch * TIME * 2 * 4 * hidden * (channels + 2 * hidden + 2 * hidden);
     let floor = std::env::var("FLOOR_TFLOPS").map_or("null".to_owned(), |rate| {
         format!("{:.3}", operations as f64 / rate.parse::<f64>().expect("a number") / 1e9)
     });
@@ -96,24 +96,24 @@ fn main() {
         layers: 2,
         bidirectional: true,
         dropout: 0.2,
-        ..LstmConfig::new(channels, HIDDEN)
+        ..LstmConfig::new(channels, hidden)
     };
     let lstm = config.init(Stream::new(1337, "lstm"), &device).map(&mut Cast(dtype));
     let shape = [batch, TIME, channels];
     let input = uniform::<3>(Stream::new(1337, "input"), shape, -1.0, 1.0, &device).cast(dtype);
-    let shape = [batch, TIME, 2 * HIDDEN];
+    let shape = [batch, TIME, 2 * hidden];
     let weights = uniform::<3>(Stream::new(7, "loss"), shape, -1e-3, 1e-3, &device).cast(dtype);
 
     let line = |kernels: &str, times: Times| {
         println!(
-            r#"{{"workload": "bilstm-2x128", "device": "{device:?}", "precision": "{precision}", "batch": {batch}, "fusion": {}, "kernels": "{kernels}", "median_ms": {:.3}, "least_ms": {:.3}, "forward_ms": {:.3}, "floor_ms": {floor}}}"#,
+            r#"{{"workload": "bilstm-2x{hidden}", "device": "{device:?}", "precision": "{precision}", "batch": {batch}, "fusion": {}, "kernels": "{kernels}", "median_ms": {:.3}, "least_ms": {:.3}, "forward_ms": {:.3}, "floor_ms": {floor}}}"#,
             cfg!(feature = "fusion"),
             times.median,
             times.least,
             times.forward,
         );
     };
-    let chosen = || GpuKernels::of_layer(&device, dtype, 2, batch, HIDDEN);
+    let chosen = || GpuKernels::of_layer(&device, dtype, 2, batch, hidden);
     println!(r#"{{"chosen": "{:?}"}}"#, chosen());
     for kernels in GpuKernels::ALL {
         kernels.force(|| match chosen() {

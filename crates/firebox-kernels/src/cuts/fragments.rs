@@ -123,7 +123,8 @@ impl FragmentTile {
         };
         let weights = 4 * self.own_tiles() * self.kept[0];
         let all = 2 * self.sums() + weights + pair * self.pairs() + OTHERS;
-        all <= MOST.min(REGISTERS / self.threads())
+        // Each quarter of a processor has a quarter of its registers and, of planes that are no multiple of four, one more.
+        all <= MOST.min(REGISTERS / self.threads().next_multiple_of(4 * LANES))
     }
 
     /// Samples of a cube.
@@ -274,6 +275,8 @@ mod tests {
         assert_eq!(found([2, 512, 128], Pass::Forward), forward);
         let backward = [(8, 8, [32, 0]), (8, 8, [0, 32])];
         assert_eq!(found([2, 512, 128], Pass::Backward), backward);
+        // Thirteen planes have the registers of sixteen.
+        assert_eq!(found([2, 64, 200], Pass::Forward)[..2], [(8, 13, [3, 8]), (8, 7, [4, 8])]);
         // 512 KiB: more than half near. Not all in shared memory, for which there is no room.
         assert_eq!(found([2, 64, 256], Pass::Forward), [(8, 16, [3, 6]), (8, 8, [4, 6])]);
         assert_eq!(found([2, 64, 256], Pass::Backward), [(8, 16, [13, 24]), (8, 8, [17, 24])]);

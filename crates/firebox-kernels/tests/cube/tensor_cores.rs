@@ -10,7 +10,7 @@
 //! it `mesa-vulkan-drivers` of trixie-backports, the program copied there, and `chroot FOLDER /PROGRAM`. Mesa
 //! takes up to a minute for a tile with weights in registers.
 //!
-//! `tests/cuda/compile.sh` shows what a CUDA device would get.
+//! `tests/cuda/compile.sh` shows what a CUDA device would get, and `tests/cuda/recurrent.sh` computes it beside float64.
 
 use burn::tensor::{DType, Device};
 use firebox_core::{Precision, Stream};

@@ -2,7 +2,8 @@
 
     python3 ptx.py FOLDER...
 
-Each folder holds what driver.c keeps of one run of `gpu_product_step` (products.sh makes them). Needs NumPy. Threads of a
+Each folder holds what driver.c keeps of one run of `gpu_product_step` (products.sh makes them). recurrent.py runs recurrent
+layers by what is here. Needs NumPy. Threads of a
 block run together as far as they are at the same instruction, the ones behind first; those at a barrier wait for all
 others. Instructions are those that these kernels have: any other is an error. Reads and writes beside the buffers, or at
 addresses that the device would refuse, are errors, too. Registers of `ldmatrix` and `mma` lie as the PTX ISA says
@@ -42,6 +43,42 @@ def split(text):
 
 def several(operand):
     return [one.strip() for one in operand.strip("{}").split(",")]
+
+
+def single(bits):
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def arithmetic(name, *operands):
+    """An operation of f32: in float64, and rounded."""
+    a, *others = (operand.astype(np.float64) for operand in operands)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        match name:
+            case ["fma", *_]:
+                exact = a * others[0] + others[1]
+            case ["add", *_]:
+                exact = a + others[0]
+            case ["sub", *_]:
+                exact = a - others[0]
+            case ["mul", *_]:
+                exact = a * others[0]
+            case ["ex2", *_]:
+                exact = np.exp2(a)
+            case ["rcp", *_]:
+                exact = 1 / a
+            case ["abs", *_]:
+                exact = np.abs(a)
+            case ["neg", *_]:
+                exact = -a
+            case ["cvt", "sat", *_]:
+                exact = np.where(np.isnan(a), 0, np.clip(a, 0, 1))
+            case _:
+                raise ValueError(f"not known here: {name}")
+        rounded = exact.astype(np.float32)
+        if "rm" in name:
+            above = rounded.astype(np.float64) > exact
+            rounded = np.where(above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+    return rounded
 
 
 class Half:
@@ -140,6 +177,12 @@ class Block:
         value = (self.get(operand) & mask(bits)).astype(np.int64)
         return np.where(value >= 1 << (bits - 1), value - (1 << bits), value) if bits < 64 else value
 
+    def compared(self, operand, kind):
+        if kind == "f32":
+            return single(self.get(operand))
+        bits = bits_of(kind)
+        return self.signed(operand, bits) if kind[0] == "s" else self.get(operand) & mask(bits)
+
     def step(self, name, operands, active, text):
         kind = name[-1]
         if name[:2] == ["ld", "param"]:
@@ -163,10 +206,7 @@ class Block:
             value = sum((self.get(p) & mask(bits)) << U64(i * bits) for i, p in enumerate(parts))
             self.put(operands[0], value, active, bits_of(kind))
         elif name[0] == "setp":
-            bits = bits_of(kind)
-            a, b = (
-                self.signed(x, bits) if kind[0] == "s" else self.get(x) & mask(bits) for x in operands[1:3]
-            )
+            a, b = (self.compared(x, kind) for x in operands[1:3])
             compare = {"lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b, "eq": a == b, "ne": a != b}
             self.put(operands[0], compare[name[1]].astype(U64), active, 1)
         else:
@@ -190,9 +230,20 @@ class Block:
                 return bits, values[0] * values[1]
             case ["mad", "lo", _]:
                 return bits, values[0] * values[1] + values[2]
-            case ["add", "f32"]:
-                a, b = (value.astype(np.uint32).view(np.float32) for value in values)
-                return 32, (a + b).view(np.uint32).astype(U64)
+            case (
+                ["ex2" | "rcp" | "fma" | "add" | "sub" | "mul" | "abs" | "neg", *_, "f32"]
+                | ["cvt", "sat", "f32", "f32"]
+            ):
+                return 32, arithmetic(name, *map(single, values)).view(np.uint32).astype(U64)
+            case ["max", "u32"]:
+                return 32, np.maximum(*low)
+            case ["min", "u32"]:
+                return 32, np.minimum(*low)
+            case ["cvt", "f32", "bf16" | "f16" as of]:
+                wide = Half(of).decode((values[0] & mask(16)).astype(np.uint16)).astype(np.float32)
+                return 32, wide.view(np.uint32).astype(U64)
+            case ["cvt", "rn", "f32", "u32"]:
+                return 32, low[0].astype(np.float32).view(np.uint32).astype(U64)
             case ["add", _]:
                 return bits, values[0] + values[1]
             case ["sub", _]:

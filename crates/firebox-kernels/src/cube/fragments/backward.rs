@@ -61,8 +61,8 @@ pub(in crate::cube) fn backward<F: Float>(
     let first = CUBE_POS_X as usize * samples;
     let longest = longest_of(lengths, first, batch, samples);
     let lengths = lengths_of(lengths, first, batch, tile);
-    // A number that is not known before the launch, for what is read ahead: the constant propagation of CubeCL 0.11.3
-    // panics where a vector of zeros is cast.
+    // What is read ahead begins as a number that is not known before the launch: the constant propagation of CubeCL
+    // 0.11.3 panics where a vector of zeros is cast.
     let any = f32::cast_from(batch as u32);
 
     let mut d_now = Shared::<[Columns<F>]>::new_aligned_slice(room, comptime!(ALIGN));
@@ -71,7 +71,7 @@ pub(in crate::cube) fn backward<F: Float>(
     let mut sums = sums_of(tile);
     // What is added to the units has to be finite.
     for at in range_stepped(UNIT_POS as usize, room, CUBE_DIM as usize) {
-        d_now[at] = Columns::<F>::cast_from(Columns::<f32>::new(any - any));
+        d_now[at] = Columns::<F>::new(F::new(0.0f32));
     }
 
     let mut dc = Array::<f32>::new(pairs);
@@ -96,7 +96,7 @@ pub(in crate::cube) fn backward<F: Float>(
             dc[slot] = d_last[(direction * batch + sample) * units + pair.unit + states];
             for n in lengths[comptime!(slot % (2 * tile.tiles))] as usize..time {
                 let at = ((direction * batch + sample) * time + n) * units + pair.unit;
-                d_gates[at] = Columns::<F>::cast_from(Columns::<f32>::new(any - any));
+                d_gates[at] = Columns::<F>::new(F::new(0.0f32));
                 previous[at] = F::new(0.0f32);
             }
         }
