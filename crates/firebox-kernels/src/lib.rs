@@ -98,9 +98,10 @@
 //!
 //! Products of f16 and bf16 are made by a kernel of this crate where the device has tensor cores for the type, in a tile that
 //! follows from the sizes, or, with the feature `autotune`, in the faster of two or by the kernel of cubek that would suit:
-//! Burn's tuning would compile some twenty for each shape. Those of f32 are f32 ([`F32Products`]), by
-//! a kernel of this crate where operands lie in fours. With the feature `persistence` and `keep_compiled_kernels`, what was compiled and tuned is kept
-//! from one process to the next.
+//! Burn's tuning would compile some twenty for each shape. Those of f32 are f32 ([`F32Products`]),
+//! and, where that is not left to Burn, made by a kernel of this crate if operands lie in fours, in a tile that changes no bit.
+//! With the feature `persistence` and `keep_compiled_kernels`, what was compiled and tuned is kept from one process to the
+//! next.
 //!
 //! The kernels are tested without a GPU, on a Vulkan driver in software (`tests/cube` has the
 //! command), and most of the tests passed on an NVIDIA H200. Which variant runs and how its launches are cut is tested in

@@ -14,10 +14,10 @@ type Four = Vector<f32, Const<4>>;
 /// What a thread brings of the operands: blocks of four by four.
 type Ahead = Array<Four>;
 
-/// Where a block of an operand lies: in the tile, and in the matrix.
+/// Where a block of an operand lies in the tile.
 #[derive(CubeType, Clone, Copy)]
 struct Block {
-    /// The first number of the sum, and of what is across it, in the tile.
+    /// The first number of the sum, and of what is across it.
     deep: usize,
     outer: usize,
 }
@@ -103,22 +103,18 @@ fn put(
     }
 }
 
-/// `left · right`, and a number added to each column if so compiled. Along the launch's third axis are the matrices, one
-/// behind the other in the result.
+/// `left · right`. Along the launch's third axis are the matrices, one behind the other in the result.
 ///
 /// # Shapes
 /// - left: `[rows, inner]` and right: `[inner, columns]`, each in runs of its rows or its columns, of matrices along two axes
-/// - bias: `[matrices / alike, columns]`, not read unless so compiled
 /// - out: `[matrices, rows, columns]`
 #[cube(launch_unchecked)]
-pub(super) fn product<T: Float, W: Size>(
+pub(super) fn product<W: Size>(
     left: &[Four],
     right: &[Four],
-    bias: &[Vector<T, W>],
-    out: &mut [Vector<T, W>],
+    out: &mut [Vector<f32, W>],
     places: Places,
     #[comptime] tile: ExactTile,
-    #[define(T)] _to: ElemType,
 ) {
     let w = W::value().comptime();
     let (rows, columns, inner) =
@@ -126,16 +122,20 @@ pub(super) fn product<T: Float, W: Size>(
     let first_row = CUBE_POS_Y as usize * comptime!(tile.rows());
     let first_column = CUBE_POS_X as usize * comptime!(tile.columns());
     let thread = UNIT_POS as usize;
-    let (plane, lane) = (thread / 32, thread % 32);
-    let down = plane / comptime!(tile.planes[1]) * 32 + lane / 8 * 4;
-    let along = plane % comptime!(tile.planes[1]) * 64 + lane % 8 * 4;
+    let [lanes_down, lanes_along] = comptime!(ExactTile::LANES);
+    let [plane_down, plane_along] = comptime!(ExactTile::PLANE);
+    let lanes = comptime!(lanes_down * lanes_along);
+    let (plane, lane) = (thread / lanes, thread % lanes);
+    let planes_along = comptime!(tile.planes[1]);
+    let down = plane / planes_along * plane_down + lane / lanes_along * 4;
+    let along = plane % planes_along * plane_along + lane % lanes_along * 4;
 
     let mut lefts =
         Shared::<[Four]>::new_aligned_slice(comptime!(2 * tile.room(0)), comptime!(ALIGN));
     let mut rights =
         Shared::<[Four]>::new_aligned_slice(comptime!(2 * tile.room(1)), comptime!(ALIGN));
     let mut ahead = Ahead::new(comptime!(4 * tile.slots()));
-    // Of each row, the sums of four columns and of four more, 32 behind.
+    // Of each row, the sums of four columns and of four more, half a plane's tile behind.
     let mut sums = Array::<Four>::new(16usize);
     #[unroll]
     for at in 0..16usize {
@@ -192,11 +192,11 @@ pub(super) fn product<T: Float, W: Size>(
                 let from =
                     stage * comptime!(tile.room(0)) + comptime!(step * tile.stride(0)) + down / 4;
                 let high = lefts[from];
-                let low = lefts[from + 4];
+                let low = lefts[from + comptime!(plane_down / 2 / 4)];
                 let from =
                     stage * comptime!(tile.room(1)) + comptime!(step * tile.stride(1)) + along / 4;
                 let near = rights[from];
-                let far = rights[from + 8];
+                let far = rights[from + comptime!(plane_along / 2 / 4)];
                 #[unroll]
                 for row in 0..4usize {
                     let number = Four::new(high.extract(row));
@@ -225,12 +225,11 @@ pub(super) fn product<T: Float, W: Size>(
     }
 
     let matrix = CUBE_POS_Z as usize * rows;
-    let own_bias = (CUBE_POS_Z / places.alike) as usize * places.bias as usize;
     #[unroll]
     for at in 0..16usize {
         let (of, far) = comptime!((at / 2, at % 2));
-        let row = first_row + down + comptime!(of / 4 * 16 + of % 4);
-        let column = first_column + along + comptime!(32 * far);
+        let row = first_row + down + comptime!(of / 4 * (plane_down / 2) + of % 4);
+        let column = first_column + along + comptime!(far * (plane_along / 2));
         #[unroll]
         for part in 0..comptime!(4 / w) {
             let column = column + comptime!(part * w);
@@ -244,10 +243,7 @@ pub(super) fn product<T: Float, W: Size>(
                 for number in 0..w {
                     numbers.insert(number, sums[at].extract(comptime!(part * w + number)));
                 }
-                if comptime!(tile.biased) {
-                    numbers += Vector::<f32, W>::cast_from(bias[(own_bias + column) / w]);
-                }
-                out[((matrix + row) * columns + column) / w] = Vector::<T, W>::cast_from(numbers);
+                out[((matrix + row) * columns + column) / w] = numbers;
             }
         }
     }

@@ -61,7 +61,8 @@ fn by_lanes(weights: CubeTensor, tile: &FragmentTile) -> CubeTensor {
     let out = empty(&weights, [8 * count], weights.dtype);
     let (client, storage) = (weights.client.clone(), dtype_to_storage_type(weights.dtype));
     // One kernel serves all tiles of a layer.
-    let tile = FragmentTile { gru: false, tiles: 1, planes: 1, kept: [0; 2], ..*tile };
+    let tile =
+        FragmentTile { gru: false, tiles: 1, planes: 1, kept: [0; 2], early: false, ..*tile };
     // SAFETY: the kernel compares rows and columns with those of the weights, and its place with the count.
     unsafe {
         fragments::weights::by_lanes::launch_unchecked(

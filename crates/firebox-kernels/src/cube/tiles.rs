@@ -30,7 +30,7 @@ use crate::products::{F32Products, ProductWay};
 
 /// Names of the kernels that [`ProductWay::asked`] counts: those of cubek, then the tiles of the type.
 pub(crate) fn kernel_names() -> Vec<String> {
-    let tiles = (0..PRODUCT_TILES).map(|index| format!("tile {index}"));
+    let tiles = (0..TILES).map(|index| format!("tile {index}"));
     named::names().into_iter().chain(tiles).collect()
 }
 
@@ -51,8 +51,8 @@ pub(super) struct Task {
 /// One of the ways to make it.
 #[derive(Clone, Copy, Debug)]
 enum Kernel {
-    Tile(ProductTile),
-    Exact(ExactTile),
+    Halves(ProductTile),
+    F32(ExactTile),
     Named,
 }
 
@@ -63,8 +63,8 @@ impl Kernel {
     /// Which of the tiles of its type it is.
     fn index(&self) -> Option<usize> {
         match self {
-            Self::Tile(tile) => tile.index(),
-            Self::Exact(tile) => tile.index(),
+            Self::Halves(tile) => tile.index(),
+            Self::F32(tile) => tile.index(),
             Self::Named => None,
         }
     }
@@ -73,8 +73,8 @@ impl Kernel {
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tile(tile) => write!(f, "{tile}"),
-            Self::Exact(tile) => write!(f, "{tile}"),
+            Self::Halves(tile) => write!(f, "{tile}"),
+            Self::F32(tile) => write!(f, "{tile}"),
             Self::Named => write!(f, "cubek"),
         }
     }
@@ -109,10 +109,15 @@ struct Axis {
 }
 
 impl Lie {
-    /// `None` where rows and columns of an operand both lie apart, or matrices along more than two axes.
+    /// `None` where rows and columns of an operand both lie apart, matrices along more than two axes, or more numbers than
+    /// 32 bits count.
     fn of(task: &Task) -> Option<Self> {
         let axes = task.shape.num_dims();
         let tensors = [&task.left, &task.right];
+        let shapes = [task.left.shape(), task.right.shape(), task.shape.clone()];
+        if shapes.iter().any(|shape| u32::try_from(shape.num_elements()).is_err()) {
+            return None;
+        }
         let mut outer: Vec<Axis> = vec![];
         for axis in 0..axes - 2 {
             let count = task.shape[axis];
@@ -156,17 +161,19 @@ impl Lie {
         sizes: ProductSizes,
     ) -> Vec<Kernel> {
         let turned = self.operands.map(|operand| operand.turned);
-        let biased = task.bias.is_some();
         if task.left.dtype != DType::F32 {
-            let tiles = ProductTile::candidates(hardware, task.left.dtype, sizes, turned, biased);
-            return tiles.into_iter().map(Kernel::Tile).collect();
+            let (dtype, biased) = (task.left.dtype, task.bias.is_some());
+            let tiles = ProductTile::candidates(hardware, dtype, sizes, turned, biased);
+            return tiles.into_iter().map(Kernel::Halves).collect();
         }
+        // Only products of halves have a bias, or a result of another type.
+        let plain = task.bias.is_none() && task.to == DType::F32;
         let by_four = self.operands.iter().all(|operand| operand.vector.is_multiple_of(4));
-        if way.f32 != F32Products::Exact || !by_four {
+        if way.f32 != F32Products::Exact || !by_four || !plain {
             return vec![];
         }
-        let tiles = ExactTile::candidates(hardware, sizes, turned, biased);
-        tiles.into_iter().map(Kernel::Exact).collect()
+        let tiles = ExactTile::candidates(hardware, sizes, turned);
+        tiles.into_iter().map(Kernel::F32).collect()
     }
 }
 
@@ -238,8 +245,8 @@ fn launch(task: &Task, lie: &Lie, kernel: Kernel, way: ProductWay) -> CubeTensor
     let Task { left, right, bias, to, shape } = task;
     let sizes = lie.sizes;
     let ([along, down], dim) = match kernel {
-        Kernel::Tile(tile) => (tile.count(sizes), tile.dim()),
-        Kernel::Exact(tile) => (tile.count(sizes), tile.dim()),
+        Kernel::Halves(tile) => (tile.count(sizes), tile.dim()),
+        Kernel::F32(tile) => (tile.count(sizes), tile.dim()),
         Kernel::Named => return by_name(task.clone(), way),
     };
     let out = empty(left, shape.clone(), *to);
@@ -264,8 +271,20 @@ fn launch(task: &Task, lie: &Lie, kernel: Kernel, way: ProductWay) -> CubeTensor
     // SAFETY: the kernel compares rows, columns and what it sums over with the sizes of the matrices, which lie in the
     // buffers as the places say, and a vector begins and ends in a run; there is a number of the bias for each column.
     unsafe {
-        match kernel {
-            Kernel::Tile(tile) => tiled::product::launch_unchecked(
+        if let Kernel::F32(tile) = kernel {
+            exact::product::launch_unchecked(
+                &left.client,
+                count,
+                device::dim(dim),
+                width,
+                left.clone().into_buffer_arg(),
+                right.clone().into_buffer_arg(),
+                out.clone().into_buffer_arg(),
+                places,
+                tile,
+            );
+        } else if let Kernel::Halves(tile) = kernel {
+            tiled::product::launch_unchecked(
                 &left.client,
                 count,
                 device::dim(dim),
@@ -280,21 +299,7 @@ fn launch(task: &Task, lie: &Lie, kernel: Kernel, way: ProductWay) -> CubeTensor
                 tile,
                 dtype_to_storage_type(left.dtype),
                 dtype_to_storage_type(*to),
-            ),
-            Kernel::Exact(tile) => exact::product::launch_unchecked(
-                &left.client,
-                count,
-                device::dim(dim),
-                width,
-                left.clone().into_buffer_arg(),
-                right.clone().into_buffer_arg(),
-                bias.clone().into_buffer_arg(),
-                out.clone().into_buffer_arg(),
-                places,
-                tile,
-                dtype_to_storage_type(*to),
-            ),
-            Kernel::Named => unreachable!("it has returned"),
+            );
         }
     }
     out
@@ -354,11 +359,15 @@ fn tuned(
     // Which are worth timing follows from the rounded sizes, as the key does.
     let of_rounded = lie.tiles(hardware, &task, way, rounded);
     let mut kernels = vec![None; TILES + 1];
-    kernels[TILES] = Some(Kernel::Named);
+    // In f32 the time changes no bit: all tiles sum in one order, the kernel of cubek in another.
+    kernels[TILES] = Some(Kernel::Named).filter(|_| task.left.dtype != DType::F32);
     for tile in of_rounded.iter().take(TIMED_TILES).filter_map(Kernel::index) {
         kernels[tile] = tiles.iter().find(|of| of.index() == Some(tile)).copied();
     }
     let offered: Vec<_> = (0..=TILES).filter(|index| kernels[*index].is_some()).collect();
+    if offered.is_empty() {
+        return launch(&task, &lie, tiles[0], way);
+    }
     let names: Vec<_> = kernels.iter().flatten().map(ToString::to_string).collect();
     let name = &client.properties().identity.name;
     let lies = lie.operands.map(|Operand { turned, vector, .. }| (turned, vector));

@@ -15,8 +15,6 @@ pub(crate) struct ExactTile {
     pub(crate) turned: [bool; 2],
     /// Whether tiles end where the matrices do.
     pub(crate) whole: bool,
-    /// Whether a number is added to each column.
-    pub(crate) biased: bool,
 }
 
 /// Tiles that there are.
@@ -24,9 +22,6 @@ pub(crate) const EXACT_TILES: usize = 3;
 
 /// Planes of a tile. Large tiles read least for each product; small ones keep a device busy with small results.
 const TILES: [[usize; 2]; EXACT_TILES] = [[4, 2], [2, 1], [1, 1]];
-
-/// Rows and columns of a plane's tile: four threads down and eight along, with twice four rows and columns each.
-const PLANE: [usize; 2] = [32, 64];
 
 /// Numbers of a sum that are in shared memory at once.
 const DEPTH: usize = 16;
@@ -41,15 +36,20 @@ const SKEW: usize = 4;
 const BRINGING: usize = 32;
 
 impl ExactTile {
+    /// Threads of a plane, down and along its tile.
+    pub(crate) const LANES: [usize; 2] = [4, 8];
+
+    /// Rows and columns of a plane's tile, of which each thread has four, and four more half a tile behind.
+    pub(crate) const PLANE: [usize; 2] = [8 * Self::LANES[0], 8 * Self::LANES[1]];
+
     /// The tiles for a product, the one to take untried first.
     pub(crate) fn candidates(
         hardware: &Hardware,
         sizes: ProductSizes,
         turned: [bool; 2],
-        biased: bool,
     ) -> Vec<Self> {
         let tile = |planes| {
-            let tile = Self { planes, turned, whole: false, biased };
+            let tile = Self { planes, turned, whole: false };
             Self { whole: tile.fills(sizes), ..tile }
         };
         let mut tiles: Vec<_> =
@@ -89,12 +89,12 @@ impl ExactTile {
 
     /// Rows of a cube's tile.
     pub(crate) fn rows(&self) -> usize {
-        self.planes[0] * PLANE[0]
+        self.planes[0] * Self::PLANE[0]
     }
 
     /// Columns of a cube's tile.
     pub(crate) fn columns(&self) -> usize {
-        self.planes[1] * PLANE[1]
+        self.planes[1] * Self::PLANE[1]
     }
 
     /// Numbers of a sum that are in shared memory at once.
@@ -134,7 +134,7 @@ impl ExactTile {
 
     /// Threads of a cube.
     pub(crate) fn threads(&self) -> usize {
-        32 * self.planes[0] * self.planes[1]
+        Self::LANES[0] * Self::LANES[1] * self.planes[0] * self.planes[1]
     }
 
     /// Threads of a cube along one axis.
@@ -167,7 +167,7 @@ mod tests {
 
     fn tiles(hardware: &Hardware, rows: usize, columns: usize) -> Vec<ExactTile> {
         let sizes = ProductSizes { matrices: 1, rows, inner: 64, columns };
-        ExactTile::candidates(hardware, sizes, [false; 2], false)
+        ExactTile::candidates(hardware, sizes, [false; 2])
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(crate) struct FragmentTile {
     /// Steps of the sum whose weights are in registers, and how many behind these are in shared memory; those of all
     /// others are read from global memory at each step in time.
     pub(crate) kept: [usize; 2],
+    /// Whether a step on the way back reads for the next one before it computes: where there are registers for both.
+    pub(crate) early: bool,
 }
 
 /// Units of an octet, and samples of a tile.
@@ -65,23 +67,30 @@ impl FragmentTile {
             return vec![];
         }
         let wanted = hardware.wanted(directions, batch).div_ceil(EIGHT).max(1);
-        let mut found: Vec<Self> = vec![];
-        // As near as possible, and all in shared memory, which leaves registers for more cubes.
-        for nearest in [true, false] {
-            for tiles in TILES.into_iter().filter(|tiles| *tiles <= wanted).take(2) {
-                for most in PLANES {
-                    let (gru, planes, kept) = (false, 1, [0; 2]);
-                    let one = Self { units, directions, gru, pass, tiles, planes, kept };
-                    let one = Self { planes: one.planes_in(most), ..one };
-                    let kept = match nearest {
-                        true => one.most_kept(hardware),
-                        false => [0, one.steps()],
-                    };
-                    let tile = Self { kept, ..one };
-                    if tile.runs(hardware, batch) && !found.contains(&tile) {
-                        found.push(tile);
-                    }
+        // With as many of the weights as near as possible, and with all in shared memory, which leaves registers for more
+        // cubes.
+        let of = |tiles, nearest| {
+            let mut found: Vec<Self> = vec![];
+            for most in PLANES {
+                let (gru, planes, kept, early) = (false, 1, [0; 2], false);
+                let one = Self { units, directions, gru, pass, tiles, planes, kept, early };
+                let one = Self { planes: one.planes_in(most), ..one };
+                let kept = if nearest { one.most_kept(hardware) } else { [0, one.steps()] };
+                let early = pass == Pass::Backward && Self { kept, early: true, ..one }.holds();
+                let tile = Self { kept, early, ..one };
+                if tile.runs(hardware, batch) && !found.contains(&tile) {
+                    found.push(tile);
                 }
+            }
+            found
+        };
+        let tiles = TILES.into_iter().filter(|tiles| *tiles <= wanted);
+        // Of the most samples that registers take the sums of, and of fewer.
+        let tiles: Vec<_> = tiles.filter(|tiles| !of(*tiles, true).is_empty()).take(2).collect();
+        let mut found: Vec<Self> = tiles.iter().flat_map(|tiles| of(*tiles, true)).collect();
+        for tile in tiles.iter().flat_map(|tiles| of(*tiles, false)) {
+            if !found.contains(&tile) {
+                found.push(tile);
             }
         }
         found
@@ -119,11 +128,12 @@ impl FragmentTile {
         // For each pair of a unit and a sample: what is read ahead, its state, and addresses.
         let pair = match self.pass {
             Pass::Forward => 6,
+            Pass::Backward if self.early => 12,
             Pass::Backward => 7,
         };
         let weights = 4 * self.own_tiles() * self.kept[0];
         let all = 2 * self.sums() + weights + pair * self.pairs() + OTHERS;
-        // Each quarter of a processor has a quarter of its registers and, of planes that are no multiple of four, one more.
+        // Planes are dealt to four quarters of a processor, each with a quarter of its registers: the fullest counts.
         all <= MOST.min(REGISTERS / self.threads().next_multiple_of(4 * LANES))
     }
 
@@ -299,7 +309,11 @@ mod tests {
 
     #[test]
     fn layers_that_are_too_wide_get_none() {
-        assert!(!found([1, 64, 512], Pass::Forward).is_empty());
+        for pass in [Pass::Forward, Pass::Backward] {
+            for batch in [64, 4096] {
+                assert!(!found([2, batch, 512], pass).is_empty(), "{pass:?}, {batch}");
+            }
+        }
         assert!(found([1, 64, 4096], Pass::Forward).is_empty());
     }
 }

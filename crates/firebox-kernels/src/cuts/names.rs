@@ -40,7 +40,9 @@ impl fmt::Display for Cut {
             Self::Fragments(tile) => (tile.samples(), tile.threads(), places(tile)),
             Self::Cores(tile) => (tile.samples(), tile.threads(), tile.place.name().to_owned()),
         };
-        write!(f, "{samples} samples, {threads} threads, weights in {places}")
+        // What was tuned is kept by these names.
+        let kind = if matches!(self, Self::Fragments(_)) { " in fragments" } else { "" };
+        write!(f, "{samples} samples{kind}, {threads} threads, weights in {places}")
     }
 }
 
@@ -102,9 +104,9 @@ mod tests {
         check(cores, bf16, 256, "8 samples, 512 threads, weights in global memory");
         check(resident, bf16, 128, "8 samples, 256 threads, weights in shared memory");
         check(streamed, DType::F32, 128, "8 samples, 256 threads, weights in global memory");
-        let expected = "8 samples, 512 threads, weights in registers";
+        let expected = "8 samples in fragments, 512 threads, weights in registers";
         assert_eq!(name(&by_hand, cores, bf16, 128), expected);
-        let expected = "8 samples, 512 threads, weights in registers (3 of 16), shared memory (6 of 16), global memory (7 of 16)";
+        let expected = "8 samples in fragments, 512 threads, weights in registers (3 of 16), shared memory (6 of 16), global memory (7 of 16)";
         assert_eq!(name(&by_hand, cores, bf16, 256), expected);
     }
 }

@@ -10,7 +10,8 @@ use super::{CoreTile, FragmentTile, Hardware, Tile};
 pub enum GpuKernels {
     /// In f16 and bf16, with products on tensor cores (NVIDIA; matrix cores of AMD, SIMD-group matrices
     /// of Apple; cooperative matrices of Vulkan). The recurrent weights of a direction stay in registers
-    /// or shared memory for the whole sequence, or are read from global memory at each step.
+    /// or shared memory for the whole sequence, or are read from global memory at each step; on NVIDIA's devices a part in
+    /// each where they do not fit nearer.
     TensorCores,
     /// The recurrent weights of a direction stay in shared memory for the whole sequence.
     Resident,

@@ -168,6 +168,11 @@ fn holds_for_fragments(tile: &FragmentTile, layer: &Layer, hardware: &Hardware) 
     let places = [Place::Registers, Place::Shared, Place::Global].map(|place| tile.steps_in(place));
     assert_eq!(places.map(|[first, _]| first), [0, places[0][1], places[1][1]]);
     assert!(places[2][0] <= places[2][1] && places[2][1] == tile.steps());
+    // A thread of NVIDIA's has 255 registers, and each quarter of a multiprocessor a quarter of 65,536.
+    let sums = 4 * tile.own_tiles() * tile.tiles * tile.chains();
+    let weights = 4 * tile.own_tiles() * tile.kept[0];
+    let most = 255.min(65_536 / 32 / tile.planes.next_multiple_of(4));
+    assert!(sums + weights + 5 * tile.pairs() < most, "{tile:?}");
     // A row begins where `ldmatrix` wants it, and eight rows do not meet on a bank.
     assert!(tile.rows_stride() > 16 * tile.steps() && tile.rows_stride() % 16 == 8);
     assert_eq!(tile.rows_room(), 2 * tile.samples() * tile.rows_stride());

@@ -4,7 +4,7 @@
 
 Each folder holds what driver.c keeps of one run of `gpu_lstm_step`, and units.txt (recurrent.sh makes them). Needs NumPy.
 Each kernel runs for two directions of more samples than a cube has, of all lengths; what the device rounds to halves is
-rounded here. What it writes beside the layer's numbers, or does not write, is an error.
+rounded here. Shared memory begins as NaN. What a kernel writes beside its results, or does not write, is an error.
 """
 
 import re
@@ -80,7 +80,7 @@ class Layer:
 
 
 def run(path, launch, half, read, written, numbers):
-    """Runs a kernel; `written` are shapes, and whether of halves. Nothing lies between the buffers."""
+    """Runs a kernel; `written` are shapes, and whether of halves."""
     encode = lambda x: np.ascontiguousarray(x if x.dtype.kind in "iu" else half.encode(x))
     buffers = [x if isinstance(x, np.ndarray) and x.dtype == np.float32 else encode(x) for x in read]
     fresh = [np.full(shape, np.nan) for shape, _ in written]
@@ -90,12 +90,16 @@ def run(path, launch, half, read, written, numbers):
     for buffer in buffers:
         places.append(end)
         end += -(-buffer.nbytes // 512) * 512
-    memory = np.zeros(end, np.uint8)
+    memory = np.full(end, 0xA5, np.uint8)
     for place, buffer in zip(places, buffers):
         memory[place : place + buffer.nbytes] = np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
+    before = memory.copy()
     grid, block, shared = launch
     Kernel(path).run(grid, block, [*(PAGE + place for place in places), numbers], memory, shared)
     found = []
+    for place, buffer in zip(places[len(read) :], fresh):
+        before[place : place + buffer.nbytes] = memory[place : place + buffer.nbytes]
+    assert (before == memory).all(), f"{path}: wrote beside its results"
     for place, buffer, (shape, halves) in zip(places[len(read) :], fresh, written):
         own = memory[place : place + buffer.nbytes]
         values = half.decode(own.view(np.uint16)) if halves else own.view(np.float32).astype(np.float64)
@@ -136,7 +140,7 @@ def main(folders):
                 batch = samples + 3
                 layer = Layer(units, batch, half)
                 by_lanes, threads = arranged[index][0], arranged[index][3]
-                vectors = -(-arranged[index][1] * threads // 1)
+                vectors = arranged[index][1] * threads
                 sizes = DIRECTIONS * weights_of(name, units)
                 assert vectors >= sizes > vectors - threads, f"{folder}: {vectors} vectors, {sizes} expected"
                 launch = ((-(-sizes // threads), 1), (threads, 1), 0)
@@ -161,7 +165,8 @@ def main(folders):
                     for x in (found[2], found[3]):
                         assert np.isnan(x[:, ~valid]).all(), f"{path}: padding was written"
                         x[:, ~valid] = 0
-                most = max(error(*pair) for pair in zip(found, outputs))
+                # The largest, or NaN where there is one.
+                most = np.max([error(*pair) for pair in zip(found, outputs)])
                 verdict = "agrees" if most < bound else "IS WRONG"
                 print(f"{folder.name} {name} {type_name}, {units} units, {samples} samples, {planes} planes, "
                       f"{shared} bytes shared: {verdict}, {most:.1e}", flush=True)

@@ -11,12 +11,48 @@ use crate::cuts::{ALIGN, FragmentTile};
 
 /// What a step reads of a thread's pairs, ahead of it.
 #[derive(CubeType)]
-struct Ahead<F: Float> {
+struct Reads<F: Float> {
     kept: Array<Columns<F>>,
     cell: Array<f32>,
     c_before: Array<f32>,
     h_before: Array<F>,
     d_output: Array<F>,
+}
+
+/// Room for these. They begin as a number that is not known before the launch: the constant propagation of CubeCL 0.11.3
+/// panics where a vector of zeros is cast.
+#[cube]
+fn room_for<F: Float>(any: f32, #[comptime] tile: FragmentTile) -> Reads<F> {
+    let pairs = comptime!(tile.pairs());
+    let mut reads = Reads::<F> {
+        kept: Array::<Columns<F>>::new(pairs),
+        cell: Array::<f32>::new(pairs),
+        c_before: Array::<f32>::new(pairs),
+        h_before: Array::<F>::new(pairs),
+        d_output: Array::<F>::new(pairs),
+    };
+    #[unroll]
+    for slot in 0..pairs {
+        reads.kept[slot] = Columns::<F>::cast_from(Columns::<f32>::new(any));
+        reads.cell[slot] = any;
+        reads.c_before[slot] = any;
+        reads.h_before[slot] = F::cast_from(any);
+        reads.d_output[slot] = F::cast_from(any);
+    }
+    reads
+}
+
+/// Takes what was read, so that the next step can be.
+#[cube]
+fn take<F: Float>(ahead: &Reads<F>, now: &mut Reads<F>, #[comptime] tile: FragmentTile) {
+    #[unroll]
+    for slot in 0..comptime!(tile.pairs()) {
+        now.kept[slot] = ahead.kept[slot];
+        now.cell[slot] = ahead.cell[slot];
+        now.c_before[slot] = ahead.c_before[slot];
+        now.h_before[slot] = ahead.h_before[slot];
+        now.d_output[slot] = ahead.d_output[slot];
+    }
 }
 
 /// The walk of the forward pass in reverse, in the same tiles. What passes from step to step is the gradient of `c`, in
@@ -61,9 +97,6 @@ pub(in crate::cube) fn backward<F: Float>(
     let first = CUBE_POS_X as usize * samples;
     let longest = longest_of(lengths, first, batch, samples);
     let lengths = lengths_of(lengths, first, batch, tile);
-    // What is read ahead begins as a number that is not known before the launch: the constant propagation of CubeCL
-    // 0.11.3 panics where a vector of zeros is cast.
-    let any = f32::cast_from(batch as u32);
 
     let mut d_now = Shared::<[Columns<F>]>::new_aligned_slice(room, comptime!(ALIGN));
     let shared = in_shared::<F>(weights, tile);
@@ -75,20 +108,10 @@ pub(in crate::cube) fn backward<F: Float>(
     }
 
     let mut dc = Array::<f32>::new(pairs);
-    let mut ahead = Ahead::<F> {
-        kept: Array::<Columns<F>>::new(pairs),
-        cell: Array::<f32>::new(pairs),
-        c_before: Array::<f32>::new(pairs),
-        h_before: Array::<F>::new(pairs),
-        d_output: Array::<F>::new(pairs),
-    };
+    let any = f32::cast_from(batch as u32);
+    let (mut ahead, mut now) = (room_for::<F>(any, tile), room_for::<F>(any, tile));
     #[unroll]
     for slot in 0..pairs {
-        ahead.kept[slot] = Columns::<F>::cast_from(Columns::<f32>::new(any));
-        ahead.cell[slot] = any;
-        ahead.c_before[slot] = any;
-        ahead.h_before[slot] = F::cast_from(any);
-        ahead.d_output[slot] = F::cast_from(any);
         dc[slot] = 0.0f32;
         let pair = pair_of(slot, tile);
         let sample = first + pair.row;
@@ -122,6 +145,23 @@ pub(in crate::cube) fn backward<F: Float>(
     for back in 0..longest {
         let n = longest - 1 - back;
         let copy = n % 2;
+        take(&ahead, &mut now, tile);
+        if comptime!(tile.early) && n > 0 {
+            read::<F>(
+                d_output,
+                output,
+                gates,
+                cells,
+                state,
+                &mut ahead,
+                &lengths,
+                first,
+                batch,
+                time,
+                n - 1,
+                tile,
+            );
+        }
         #[unroll]
         for slot in 0..pairs {
             let pair = pair_of(slot, tile);
@@ -129,24 +169,24 @@ pub(in crate::cube) fn backward<F: Float>(
             if n < length && is_unit(pair.unit, tile) {
                 let own = direction * batch + first + pair.row;
                 let at = (own * time + time_of(n, length)) * units + pair.unit;
-                let mut dh = f32::cast_from(ahead.d_output[slot]);
+                let mut dh = f32::cast_from(now.d_output[slot]);
                 if n + 1 < length {
                     dh += sum_of(&sums, slot, 0usize, tile);
                 } else {
                     dh += d_last[own * units + pair.unit];
                 }
-                let kept = Columns::<f32>::cast_from(ahead.kept[slot]);
-                let dc_now = d_cell_after(kept, ahead.cell[slot], dh, dc[slot], tile.gru);
-                let d = d_sums(kept, ahead.cell[slot], ahead.c_before[slot], dh, dc_now, tile.gru);
+                let kept = Columns::<f32>::cast_from(now.kept[slot]);
+                let dc_now = d_cell_after(kept, now.cell[slot], dh, dc[slot], tile.gru);
+                let d = d_sums(kept, now.cell[slot], now.c_before[slot], dh, dc_now, tile.gru);
                 dc[slot] = dc_now * kept.extract(1usize);
                 let d = Columns::<F>::cast_from(d);
                 d_gates[at] = d;
-                previous[at] = ahead.h_before[slot];
+                previous[at] = now.h_before[slot];
                 d_now[(copy * samples + pair.row) * stride + pair.unit] = d;
             }
         }
         sync_cube();
-        if n > 0 {
+        if comptime!(!tile.early) && n > 0 {
             read::<F>(
                 d_output,
                 output,
@@ -190,7 +230,7 @@ fn read<F: Float>(
     gates: &[Columns<F>],
     cells: &[f32],
     state: &[f32],
-    ahead: &mut Ahead<F>,
+    ahead: &mut Reads<F>,
     lengths: &Array<u32>,
     first: usize,
     batch: usize,
