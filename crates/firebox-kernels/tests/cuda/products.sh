@@ -26,7 +26,7 @@ for type in bf16 f16; do
             CUBECL_AUTOTUNE_CACHE=0 CUBECL_THROUGHPUT_CACHE=0 "$program" "$type" $cases > "$ptx/times.txt"
         echo "$type" > "$ptx/type.txt"
         printf '%s\n' $cases > "$ptx/cases.txt"
-        grep -E ' product' "$ptx/launches.txt" | sort -u | while read -r file launch; do
+        grep -E ' product_f_' "$ptx/launches.txt" | sort -u | while read -r file launch; do
             echo "$type, $launch"
             "$folder/nvidia/cuda_nvcc/bin/ptxas" -arch=sm_90a -v "$ptx/$file" -o "$ptx/$file.cubin" 2>&1 |
                 grep -E 'registers|spill|error' | sed 's/^/    /'

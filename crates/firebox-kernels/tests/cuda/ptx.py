@@ -372,7 +372,7 @@ def main(folders):
     for folder in map(Path, folders):
         cases = [line.split() for line in (folder / "cases.txt").read_text().split("\n") if line]
         half = Half((folder / "type.txt").read_text().strip())
-        shape = r"(\S+) product\S*: grid (\d+) (\d+) 1, block (\d+) (\d+) 1, (\d+) bytes shared"
+        shape = r"(\S+) product_f_\S*: grid (\d+) (\d+) 1, block (\d+) (\d+) 1, (\d+) bytes shared"
         launches = {}
         for line in (folder / "launches.txt").read_text().split("\n"):
             if found := re.match(shape, line):
