@@ -40,11 +40,12 @@ fn arrange(weights: CubeTensor, layer: &Layer) -> CubeTensor {
         let by_gate = CubeBackend::float_reshape(weights, shape);
         return into_contiguous(CubeBackend::float_swap_dims(by_gate, 2, 3));
     }
-    if let Some(Cut::Fragments(tile)) = layer.cuts(&hardware(&weights.client)).first() {
+    let cuts = layer.cuts(&hardware(&weights.client));
+    if let Some(Cut::Fragments(tile)) = cuts.first() {
         return by_lanes(weights, tile);
     }
     let weights = into_contiguous(CubeBackend::float_swap_dims(weights, 1, 2));
-    let padded = layer.padded(&hardware(&weights.client));
+    let padded = layer.padded(&cuts);
     if padded == units {
         return weights;
     }

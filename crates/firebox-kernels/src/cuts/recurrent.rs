@@ -168,9 +168,9 @@ impl Layer {
         }
     }
 
-    /// Units with those that are added, of weights zero, until the tiles of tensor cores are full.
-    pub(crate) fn padded(&self, hardware: &Hardware) -> usize {
-        match self.cuts(hardware).first() {
+    /// Units with those that are added, of weights zero, until the tiles of tensor cores are full, in these cuts of it.
+    pub(crate) fn padded(&self, cuts: &[Cut]) -> usize {
+        match cuts.first() {
             Some(Cut::Cores(tile)) => tile.padded(),
             _ => self.units,
         }
@@ -244,7 +244,7 @@ mod tests {
             let (pass, dtype) = (Pass::Backward, BF16);
             let layer =
                 Layer { kernels, pass, dtype, directions: 2, batch: 64, units: 33, gru: true };
-            layer.padded(&hopper)
+            layer.padded(&layer.cuts(&hopper))
         };
         assert_eq!(GpuKernels::ALL.map(padded), [64, 33, 33]);
     }

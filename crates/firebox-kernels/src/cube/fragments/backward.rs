@@ -5,7 +5,8 @@ use burn_cubecl::cubecl::{self, prelude::*};
 use super::super::cell::{Columns, d_cell_after, d_sums};
 use super::super::forward::{longest_of, time_of};
 use super::product::{
-    Fragment, in_registers, in_shared, is_unit, lengths_of, multiply, pair_of, sum_of, sums_of,
+    Fragment, in_registers, in_shared, is_unit, length_of, lengths_of, multiply, pair_of, sum_of,
+    sums_of,
 };
 use crate::cuts::{ALIGN, FragmentTile};
 
@@ -117,55 +118,33 @@ pub(in crate::cube) fn backward<F: Float>(
         let sample = first + pair.row;
         if sample < batch && is_unit(pair.unit, tile) {
             dc[slot] = d_last[(direction * batch + sample) * units + pair.unit + states];
-            for n in lengths[comptime!(slot % (2 * tile.tiles))] as usize..time {
+            for n in length_of(&lengths, slot, tile)..time {
                 let at = ((direction * batch + sample) * time + n) * units + pair.unit;
                 d_gates[at] = Columns::<F>::new(F::new(0.0f32));
                 previous[at] = F::new(0.0f32);
             }
         }
     }
-    if longest > 0 {
-        read::<F>(
-            d_output,
-            output,
-            gates,
-            cells,
-            state,
-            &mut ahead,
-            &lengths,
-            first,
-            batch,
-            time,
-            longest - 1,
-            tile,
-        );
-    }
+    read::<F>(
+        d_output, output, gates, cells, state, &mut ahead, &lengths, first, batch, time, longest,
+        tile,
+    );
     sync_cube();
 
     for back in 0..longest {
         let n = longest - 1 - back;
         let copy = n % 2;
         take(&ahead, &mut now, tile);
-        if comptime!(tile.early) && n > 0 {
+        if comptime!(tile.early) {
             read::<F>(
-                d_output,
-                output,
-                gates,
-                cells,
-                state,
-                &mut ahead,
-                &lengths,
-                first,
-                batch,
-                time,
-                n - 1,
+                d_output, output, gates, cells, state, &mut ahead, &lengths, first, batch, time, n,
                 tile,
             );
         }
         #[unroll]
         for slot in 0..pairs {
             let pair = pair_of(slot, tile);
-            let length = lengths[comptime!(slot % (2 * tile.tiles))] as usize;
+            let length = length_of(&lengths, slot, tile);
             if n < length && is_unit(pair.unit, tile) {
                 let own = direction * batch + first + pair.row;
                 let at = (own * time + time_of(n, length)) * units + pair.unit;
@@ -186,19 +165,9 @@ pub(in crate::cube) fn backward<F: Float>(
             }
         }
         sync_cube();
-        if comptime!(!tile.early) && n > 0 {
+        if comptime!(!tile.early) {
             read::<F>(
-                d_output,
-                output,
-                gates,
-                cells,
-                state,
-                &mut ahead,
-                &lengths,
-                first,
-                batch,
-                time,
-                n - 1,
+                d_output, output, gates, cells, state, &mut ahead, &lengths, first, batch, time, n,
                 tile,
             );
         }
@@ -212,7 +181,7 @@ pub(in crate::cube) fn backward<F: Float>(
         if sample < batch && is_unit(pair.unit, tile) {
             let at = (direction * batch + sample) * units + pair.unit;
             let mut dh = d_last[at];
-            if lengths[comptime!(slot % (2 * tile.tiles))] > 0 {
+            if length_of(&lengths, slot, tile) > 0 {
                 dh = sum_of(&sums, slot, 0usize, tile);
             }
             d_state[at] = dh;
@@ -221,7 +190,8 @@ pub(in crate::cube) fn backward<F: Float>(
     }
 }
 
-/// Reads what step `n` needs of samples that are longer. What was the cell before the step after is its own.
+/// Reads what the step before `end`, if there is one, needs of samples that reach there. What was the cell before
+/// the step after is its own.
 #[cube]
 #[allow(clippy::too_many_arguments, reason = "one for each buffer, and the place in them")]
 fn read<F: Float>(
@@ -235,7 +205,7 @@ fn read<F: Float>(
     first: usize,
     batch: usize,
     time: usize,
-    n: usize,
+    end: usize,
     #[comptime] tile: FragmentTile,
 ) {
     let units = comptime!(tile.units);
@@ -244,14 +214,15 @@ fn read<F: Float>(
     #[unroll]
     for slot in 0..comptime!(tile.pairs()) {
         let pair = pair_of(slot, tile);
-        let length = lengths[comptime!(slot % (2 * tile.tiles))] as usize;
-        if n < length && is_unit(pair.unit, tile) {
+        let length = length_of(lengths, slot, tile);
+        if end > 0 && end <= length && is_unit(pair.unit, tile) {
+            let n = end - 1;
             let sample = first + pair.row;
             let own = direction * batch + sample;
             let column = direction * units + pair.unit;
             let t = time_of(n, length);
             let at = (own * time + t) * units + pair.unit;
-            if n + 1 == length {
+            if end == length {
                 ahead.cell[slot] = cells[at];
             } else {
                 ahead.cell[slot] = ahead.c_before[slot];

@@ -5,7 +5,8 @@ use burn_cubecl::cubecl::{self, prelude::*};
 use super::super::cell::{Columns, cell_after, hidden_after, kept};
 use super::super::forward::{longest_of, time_of};
 use super::product::{
-    Fragment, in_registers, in_shared, is_unit, lengths_of, multiply, pair_of, sum_of, sums_of,
+    Fragment, in_registers, in_shared, is_unit, length_of, lengths_of, multiply, pair_of, sum_of,
+    sums_of,
 };
 use crate::cuts::{ALIGN, FragmentTile};
 
@@ -92,7 +93,7 @@ pub(in crate::cube) fn forward<F: Float>(
         #[unroll]
         for slot in 0..pairs {
             let pair = pair_of(slot, tile);
-            let length = lengths[comptime!(slot % (2 * tile.tiles))] as usize;
+            let length = length_of(&lengths, slot, tile);
             if n < length && is_unit(pair.unit, tile) {
                 let sample = first + pair.row;
                 let t = time_of(n, length);
@@ -130,7 +131,7 @@ pub(in crate::cube) fn forward<F: Float>(
             let to = (direction * batch + sample) * units + pair.unit;
             last[to] = hidden[slot];
             last[to + states] = c[slot];
-            for t in lengths[comptime!(slot % (2 * tile.tiles))] as usize..time {
+            for t in length_of(&lengths, slot, tile)..time {
                 output[(sample * time + t) * comptime!(directions * units)
                     + direction * units
                     + pair.unit] = F::new(0.0f32);
@@ -155,7 +156,7 @@ fn read<F: Float>(
     #[unroll]
     for slot in 0..comptime!(tile.pairs()) {
         let pair = pair_of(slot, tile);
-        let length = lengths[comptime!(slot % (2 * tile.tiles))] as usize;
+        let length = length_of(lengths, slot, tile);
         if n < length && is_unit(pair.unit, tile) {
             let row = CUBE_POS_Y as usize * batch + first + pair.row;
             ahead[slot] =

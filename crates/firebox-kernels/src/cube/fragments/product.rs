@@ -56,6 +56,16 @@ pub(super) fn lengths_of(
     own
 }
 
+/// The length of a slot's sample, of those of [`lengths_of`].
+#[cube]
+pub(super) fn length_of(
+    own: &Array<u32>,
+    #[comptime] slot: usize,
+    #[comptime] tile: FragmentTile,
+) -> usize {
+    own[comptime!(slot % (2 * tile.tiles))] as usize
+}
+
 /// Where in the weights of a step a thread's part of one of its tiles lies. A plane that has fewer tiles than the others
 /// multiplies by the last one again; its units are none of the layer's.
 #[cube]
