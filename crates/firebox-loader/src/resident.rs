@@ -4,6 +4,7 @@
 //! that several trainings need it once.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -29,6 +30,28 @@ pub enum Resident {
     Memory,
     /// Where the source has them (for shards, in mapped files): read for each batch.
     Stream,
+}
+
+impl Resident {
+    /// Every choice with its name, as settings have it.
+    pub const ALL: [(Self, &str); 4] = [
+        (Self::Auto, "auto"),
+        (Self::Device, "device"),
+        (Self::Memory, "memory"),
+        (Self::Stream, "stream"),
+    ];
+}
+
+impl FromStr for Resident {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.iter().find(|(_, name)| *name == text);
+        known.map(|(resident, _)| *resident).ok_or_else(|| {
+            let names = Self::ALL.map(|(_, name)| name).join(", ");
+            format!("`{text}` is no place for samples; there is {names}")
+        })
+    }
 }
 
 /// Where samples lie, as decided.
@@ -176,7 +199,11 @@ struct About {
 
 /// Training samples that stay in memory, the device's or the host's. Copies share it.
 #[derive(Clone)]
-pub struct TrainResident(Arc<Held>);
+pub struct TrainResident {
+    held: Arc<Held>,
+    /// How often an epoch has each of them.
+    times: usize,
+}
 
 struct Held {
     about: About,
@@ -215,7 +242,7 @@ impl TrainResident {
         match source.fresh().filter(|_| source.varies()) {
             None => {
                 let (about, values) = upload_all(source, device, |_, _| ())?;
-                Ok(Self(Arc::new(Held { about, values, fresh: None })))
+                Ok(Self::of(Held { about, values, fresh: None }))
             }
             Some(windows) => {
                 let mut fresh = Fresh::begin(windows);
@@ -229,7 +256,7 @@ impl TrainResident {
                     about.classes = source.classes().to_vec();
                 }
                 let fresh = Some(fresh.upload(device));
-                Ok(Self(Arc::new(Held { about, values, fresh })))
+                Ok(Self::of(Held { about, values, fresh }))
             }
         }
     }
@@ -243,12 +270,22 @@ impl TrainResident {
         let mut all = Vec::with_capacity(bytes_of(source) as usize / size_of::<f32>());
         large_pages(&mut all);
         let about = read_all(source, |values, _, _| all.append(values))?;
-        Ok(Self(Arc::new(Held { about, values: Values::Memory(all), fresh: None })))
+        Ok(Self::of(Held { about, values: Values::Memory(all), fresh: None }))
+    }
+
+    fn of(held: Held) -> Self {
+        Self { held: Arc::new(held), times: 1 }
+    }
+
+    /// The same samples, each so many times in an epoch: longer epochs of a small set, without a second copy of it.
+    /// Versions that a device draws are the same each time within an epoch.
+    pub fn repeated(self, times: usize) -> Self {
+        Self { times: self.times * times, ..self }
     }
 
     /// Where the samples lie.
     pub fn place(&self) -> Place {
-        match &self.0.values {
+        match &self.held.values {
             Values::Device(_) => Place::Device,
             Values::Memory(_) => Place::Memory,
         }
@@ -256,7 +293,7 @@ impl TrainResident {
 
     /// Bytes of the values.
     pub fn bytes(&self) -> u64 {
-        let About { samples, shape: [time, channel], .. } = &self.0.about;
+        let About { samples, shape: [time, channel], .. } = &self.held.about;
         (samples.len() * time * channel * size_of::<f32>()) as u64
     }
 
@@ -273,25 +310,33 @@ impl TrainResident {
         steps: usize,
         device: &Device,
     ) -> Option<Tensor<3>> {
-        let Values::Device(values) = &self.0.values else { return None };
-        let [time, channel] = self.0.about.shape;
+        let Values::Device(values) = &self.held.values else { return None };
+        let [time, channel] = self.held.about.shape;
         let rows: Vec<i32> = indices.iter().map(|index| self.row(*index) as i32).collect();
         let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [indices.len()]), device);
         let chosen = values.clone().select(0, rows.clone());
         let chosen = chosen.reshape([indices.len(), time, channel]);
         let chosen = if steps == time { chosen } else { chosen.narrow(1, 0, steps) };
-        let Some(fresh) = &self.0.fresh else { return Some(chosen) };
+        let Some(fresh) = &self.held.fresh else { return Some(chosen) };
         let lengths: Vec<usize> = indices.iter().map(|index| self.length(*index)).collect();
-        Some(fresh.vary(chosen, rows, &fresh.drawn(epoch, indices), &lengths))
+        let indices: Vec<usize> = indices.iter().map(|index| index % self.once()).collect();
+        Some(fresh.vary(chosen, rows, &fresh.drawn(epoch, &indices), &lengths))
+    }
+
+    /// Samples and versions, each once.
+    fn once(&self) -> usize {
+        let slots = self.held.fresh.as_ref().map_or(1, Fresh::slots);
+        self.held.about.samples.len() * slots
     }
 
     /// The row of a sample among what lies here.
     fn row(&self, index: usize) -> usize {
-        self.0.fresh.as_ref().map_or(index, |fresh| index / fresh.slots())
+        let index = index % self.once();
+        self.held.fresh.as_ref().map_or(index, |fresh| index / fresh.slots())
     }
 
     pub(crate) fn sample(&self, index: usize) -> Sample {
-        self.0.about.samples[self.row(index)]
+        self.held.about.samples[self.row(index)]
     }
 }
 
@@ -354,12 +399,11 @@ fn read_all(
 /// Resident samples can be read like any others; from a device, that reads them back.
 impl Source for TrainResident {
     fn len(&self) -> usize {
-        let slots = self.0.fresh.as_ref().map_or(1, Fresh::slots);
-        self.0.about.samples.len() * slots
+        self.once() * self.times
     }
 
     fn shape(&self) -> [usize; 2] {
-        self.0.about.shape
+        self.held.about.shape
     }
 
     fn length(&self, index: usize) -> usize {
@@ -374,9 +418,9 @@ impl Source for TrainResident {
         let [time, channel] = self.shape();
         let (sample, width) = (self.sample(index), time * channel);
         let count = sample.length as usize * channel;
-        match &self.0.values {
+        match &self.held.values {
             Values::Memory(values) => {
-                out[..count].copy_from_slice(&values[index * width..][..count]);
+                out[..count].copy_from_slice(&values[self.row(index) * width..][..count]);
             }
             Values::Device(values) => {
                 let row = self.select(epoch, &[index], time, &values.device());
@@ -398,7 +442,7 @@ impl Source for TrainResident {
         steps: usize,
         out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
-        let Values::Memory(values) = &self.0.values else {
+        let Values::Memory(values) = &self.held.values else {
             return crate::source::one_by_one(self, epoch, indices, steps, out);
         };
         let [time, channel] = self.shape();
@@ -407,11 +451,11 @@ impl Source for TrainResident {
         for (place, index) in indices.iter().enumerate() {
             // The next samples are on their way from memory while this one is copied.
             if let Some(soon) = indices.get(place + ahead) {
-                fetch(&values[soon * width..][..kept]);
+                fetch(&values[self.row(*soon) * width..][..kept]);
             }
             let row = &mut out[place * steps * channel..(place + 1) * steps * channel];
             let (copied, padding) = row.split_at_mut(kept);
-            copied.copy_from_slice(&values[index * width..][..kept]);
+            copied.copy_from_slice(&values[self.row(*index) * width..][..kept]);
             padding.fill(0.0);
         }
         Ok(indices.iter().map(|index| self.sample(*index)).collect())
@@ -422,7 +466,7 @@ impl Source for TrainResident {
     }
 
     fn varies(&self) -> bool {
-        self.0.fresh.is_some()
+        self.held.fresh.is_some()
     }
 
     fn decoded(&self) -> bool {
@@ -430,7 +474,7 @@ impl Source for TrainResident {
     }
 
     fn classes(&self) -> &[String] {
-        &self.0.about.classes
+        &self.held.about.classes
     }
 }
 

@@ -57,6 +57,33 @@ impl Source for Ragged {
 
 impl TrainSource for Ragged {}
 
+/// The same samples, three times.
+struct Thrice(Ragged);
+
+impl Source for Thrice {
+    fn len(&self) -> usize {
+        3 * self.0.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.0.shape()
+    }
+
+    fn length(&self, index: usize) -> usize {
+        self.0.length(index % self.0.len())
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        self.0.read(index % self.0.len(), out)
+    }
+
+    fn classes(&self) -> &[String] {
+        self.0.classes()
+    }
+}
+
+impl TrainSource for Thrice {}
+
 type Content = (Vec<f32>, [usize; 3], Vec<usize>, Vec<Option<u32>>, Vec<usize>, Position);
 
 fn content(batch: Result<Batch, LoadError>) -> Content {
@@ -124,6 +151,24 @@ fn every_place_threads_and_resume_give_the_same_batches() {
             }
         }
     }
+}
+
+#[test]
+fn repeated_samples_are_those_of_a_set_that_has_them_so_often() {
+    let device = Device::default();
+    for config in orders() {
+        let expected = epochs(&loader(Thrice(Ragged(203)), config));
+        let sets =
+            [TrainResident::upload(&Ragged(203), &device), TrainResident::read(&Ragged(203))];
+        for set in sets {
+            let set = set.unwrap().repeated(3);
+            assert_eq!((set.len(), set.bytes()), (609, 203 * 2 * LONGEST as u64 * 4));
+            let resident = TrainLoader::resident(set, config, device.clone()).unwrap();
+            assert_eq!(epochs(&resident), expected, "{config:?}");
+        }
+    }
+    let none = TrainResident::read(&Ragged(203)).unwrap().repeated(0);
+    assert!(TrainLoader::resident(none, config(), device).is_err());
 }
 
 #[test]
@@ -703,6 +748,12 @@ fn a_device_draws_the_versions_that_threads_draw_and_resumes_at_every_batch() {
             threads.0.iter().zip(&drawn.0).all(|(a, b)| (a - b).abs() <= 2e-6 * a.abs().max(1.0))
         );
     }
+    // Again in an epoch, a version is the same.
+    let again = set.clone().repeated(2);
+    let (mut first, mut second) = ([0.0; 16], [0.0; 16]);
+    again.draw(1, 4, &mut first).unwrap();
+    again.draw(1, set.len() + 4, &mut second).unwrap();
+    assert_eq!(first, second);
     // One by one, from the device, as in a batch.
     let (mut a, mut b) = ([0.0; 16], [0.0; 16]);
     for index in 0..9 {

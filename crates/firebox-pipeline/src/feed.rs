@@ -168,9 +168,23 @@ pub(crate) fn auto_loader(
     source: Arc<dyn TrainSource>,
     config: LoaderConfig,
 ) -> Result<TrainLoader, PipelineError> {
-    let room = room(device);
-    let placed = placed_in(Resident::Auto, source.as_ref(), room)?;
+    let placed = placed_in(Resident::Auto, source.as_ref(), room(device))?;
     loader_at(device, &placed, source, config, |_, make| make())
+}
+
+/// A loader of a set that an epoch has so many times, outside of any pipeline, and where it lies: what stays where it is
+/// comes from `stream`, which has all of an epoch.
+pub(crate) fn repeating_loader(
+    device: &ChosenDevice,
+    wanted: Resident,
+    (once, times): (Arc<dyn TrainSource>, usize),
+    stream: Arc<dyn TrainSource>,
+    config: LoaderConfig,
+) -> Result<(TrainLoader, Place), PipelineError> {
+    let placed = placed_in(wanted, once.as_ref(), room(device))?;
+    let source = if placed.place == Place::Stream { stream } else { once };
+    let loader = loader_at(device, &placed, source, config, |_, make| Ok(make()?.repeated(times)));
+    Ok((loader?, placed.place))
 }
 
 /// [`place`], but on a processor samples that `auto` places stay with what they are made of.

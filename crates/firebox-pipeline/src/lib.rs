@@ -121,6 +121,7 @@ pub use finetune::FinetuneConfig;
 pub use firebox_export::Part;
 #[cfg(feature = "gpu")]
 pub use firebox_kernels::keep_compiled_kernels;
+pub use firebox_loader::Resident;
 pub use forecast::ForecastConfig;
 pub use layers::{ConfigError, load};
 pub use leaks::LeakCheck;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use firebox_core::Precision;
 use firebox_pipeline::{
-    ADDED_AIM, BenchConfig, BenchResult, KernelShare, PageFaults, Regression, Share, StepParts,
-    SuiteConfig, SuitePart, TorchConfig, UPDATE_AIM, Untimed, Workload,
+    ADDED_AIM, BenchConfig, BenchResult, KernelShare, PageFaults, Regression, Resident, Share,
+    StepParts, SuiteConfig, SuitePart, TorchConfig, UPDATE_AIM, Untimed, Workload,
 };
 
 use crate::device;
@@ -62,6 +62,9 @@ struct OneFlags {
     /// Different samples that batches are drawn from; by default one batch.
     #[arg(long)]
     samples: Option<usize>,
+    /// Where they lie, as `loader.resident` has it: auto, device, memory, stream. A peer's batch lies on its device.
+    #[arg(long, default_value = "auto", value_name = "PLACE")]
+    resident: Resident,
     /// Threads that make batches; 0: each batch is made when it is asked for.
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -147,6 +150,7 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
         length: flags.length,
         hidden: flags.hidden,
         samples: flags.samples,
+        resident: flags.resident,
         workers: flags.workers,
         watched: flags.watched,
         parts: flags.parts,

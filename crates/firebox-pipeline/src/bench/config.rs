@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use firebox_core::{Augmentation, Precision};
-use firebox_loader::{LoadError, LoaderConfig};
+use firebox_loader::{LoadError, LoaderConfig, Resident};
 
 use crate::error::PipelineError;
 
@@ -133,6 +133,8 @@ pub struct BenchConfig {
     /// precision, normalised window by window and (but for cnn-lstm) varied anew. Not in evaluation, and not for
     /// bert-base, whose tokens are in memory in a run, too.
     pub stored: bool,
+    /// Where the samples lie that are not `stored`: by default where a run would have them.
+    pub resident: Resident,
 }
 
 /// Seconds that steps may be asked to go on for.
@@ -158,6 +160,7 @@ impl BenchConfig {
             parts: false,
             kernels: false,
             stored: false,
+            resident: Resident::Auto,
         }
     }
 

@@ -108,6 +108,9 @@ pub struct BenchResult {
     /// The kernels of a step on a GPU, the longest first, where they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_device: Option<Vec<KernelShare>>,
+    /// Where the samples lay that batches are made of: `device`, `memory` or `stream`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident: Option<String>,
 }
 
 /// Page faults, a step.
@@ -174,6 +177,7 @@ pub fn bench_shown(
         watching,
         parts,
         on_device,
+        place,
     } = measured;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
@@ -205,6 +209,7 @@ pub fn bench_shown(
         watching,
         parts,
         on_device,
+        resident: place.map(|place| place.to_string()),
     })
 }
 
@@ -275,6 +280,7 @@ pub(crate) fn short_name(device: &ChosenDevice) -> String {
 
 #[cfg(test)]
 mod tests {
+    use firebox_loader::Resident;
 
     use super::*;
 
@@ -357,6 +363,16 @@ mod tests {
         let at_once =
             bench(&BenchConfig { workers: 0, ..config }, &ChosenDevice::named("cpu")).unwrap();
         assert_eq!([alone.last_loss; 2], [watched.last_loss, at_once.last_loss]);
+        assert_eq!(alone.resident.as_deref(), Some("stream"));
+        // Wherever they lie, the samples of one batch come in the same order.
+        for (resident, name) in &Resident::ALL[1..3] {
+            let there = BenchConfig { resident: *resident, samples: None, ..config };
+            let stream = BenchConfig { resident: Resident::Stream, ..there };
+            let [there, stream] =
+                [there, stream].map(|config| bench(&config, &ChosenDevice::named("cpu")).unwrap());
+            assert_eq!(there.last_loss, stream.last_loss);
+            assert_eq!(there.resident.as_deref(), Some(*name));
+        }
         assert!(alone.watching.is_none());
         let cost = watched.watching.unwrap();
         assert!(cost.loop_us > 0.0 && cost.seconds > 0.0, "{cost:?}");

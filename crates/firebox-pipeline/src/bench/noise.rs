@@ -1,14 +1,16 @@
 //! The data of the workloads: random numbers, labels and tokens, drawn once. No file is read.
 
+use std::sync::Arc;
+
 use firebox_core::Stream;
 use firebox_loader::{LoadError, Sample, Source, TrainSource};
 
 use super::config::{BenchConfig, Sizes};
 
-/// Some samples that come again and again.
-#[derive(Debug)]
+/// Some samples that come again and again. Copies share them.
+#[derive(Clone, Debug)]
 pub(super) struct Noise {
-    values: Vec<f32>,
+    values: Arc<[f32]>,
     labels: Option<Vec<u32>>,
     classes: Vec<String>,
     shape: [usize; 2],
@@ -42,12 +44,18 @@ impl Noise {
         let Sizes { batch, length, samples, .. } = sizes;
         let steps = (config.steps + config.warmup) as usize;
         let shape = [length, channels];
-        Self { values, labels: None, classes: vec![], shape, batch, samples, steps }
+        Self { values: values.into(), labels: None, classes: vec![], shape, batch, samples, steps }
     }
 
     /// Samples that differ, which the first places of an epoch have if they are as many as a batch.
     pub(super) fn different(&self) -> usize {
         self.samples
+    }
+
+    /// Each of the different samples once, and how often an epoch of this length has them.
+    pub(super) fn once(&self) -> (Self, usize) {
+        let times = self.len().div_ceil(self.samples);
+        (Self { batch: self.samples, steps: 1, ..self.clone() }, times)
     }
 
     /// Where the sample at a place of the epoch lies. More samples than a batch are met all over
@@ -165,5 +173,7 @@ mod tests {
         let met: std::collections::BTreeSet<usize> =
             (0..noise.len()).map(|index| noise.place(index)).collect();
         assert_eq!((noise.len(), met.len()), (100, 100));
+        let (once, times) = noise.once();
+        assert_eq!((once.len(), once.place(99), times), (100, 99, 1));
     }
 }

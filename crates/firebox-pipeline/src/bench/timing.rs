@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener, Precision, Requests, Stream};
 use firebox_kernels::KeptWeights;
-use firebox_loader::{Batch, HeldOutLoader, LoaderConfig, TrainLoader, TrainSource};
+use firebox_loader::{Batches, LoaderConfig, Place, Position, TrainLoader, TrainSource};
 use firebox_models::Loss;
 use firebox_monitor::sampled;
 use firebox_train::{
@@ -26,7 +26,7 @@ use super::watch::{Followed, Watching, watched};
 use crate::config::LoaderTable;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::feed::upload_ahead;
+use crate::feed::{repeating_loader, upload_ahead};
 
 /// Seconds between two samples of a GPU, whose steps are short.
 const GPU_PERIOD: f64 = 0.1;
@@ -65,6 +65,8 @@ pub(crate) struct Measured {
     pub(crate) parts: Option<StepParts>,
     /// The kernels of a timed step, if they were measured.
     pub(crate) on_device: Option<Vec<KernelShare>>,
+    /// Where the samples lay.
+    pub(crate) place: Option<Place>,
 }
 
 /// What the system had counted when the timed steps began.
@@ -192,18 +194,24 @@ pub(super) fn time<M: Module, O: Objective<M>>(
             _ => {}
         }
     };
-    let (mut watching, mut parts, mut on_device) = (None, None, None);
+    let (mut watching, mut parts, mut on_device, mut place) = (None, None, None, None);
     // The processor's own time tells its utilisation without a sampler.
     sampled(if gpu { GPU_PERIOD } else { 0.0 }, false, &listener, || {
-        if config.evaluate {
-            let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;
-            return evaluate(&model.valid(), objective, &loader, &steps);
-        }
-        let source: Arc<dyn TrainSource> = match config.stored {
-            true => Arc::new(Stored::of(&noise, config.workload.versions())?),
-            false => Arc::new(noise),
+        let loader = if config.stored {
+            let stored = Arc::new(Stored::of(&noise, config.workload.versions())?);
+            place = Some(Place::Stream);
+            TrainLoader::new(stored, settings, device.device.clone())?
+        } else {
+            let (once, times) = noise.once();
+            let once = (Arc::new(once) as Arc<dyn TrainSource>, times);
+            let (loader, found) =
+                repeating_loader(device, config.resident, once, Arc::new(noise), settings)?;
+            place = Some(found);
+            loader
         };
-        let loader = TrainLoader::new(source, settings, device.device.clone())?;
+        if config.evaluate {
+            return evaluate(&model.valid(), objective, loader.epoch(Position::START), &steps);
+        }
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
         let train = |listener: &dyn Listener| {
             let run = Run {
@@ -234,7 +242,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         done
     })?;
     let steps = steps.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Measured { parameters, watching, parts, on_device, ..steps.end(gpu) })
+    Ok(Measured { parameters, watching, parts, on_device, place, ..steps.end(gpu) })
 }
 
 /// Steps of training as the loop reports them: from asking for a batch to the updated weights.
@@ -281,14 +289,14 @@ pub(crate) fn in_a_step(run: &TrainConfig) -> TrainConfig {
 fn evaluate<M: Module, O: Objective<M>>(
     model: &M,
     objective: &O,
-    loader: &HeldOutLoader,
+    batches: Batches,
     steps: &Mutex<Steps>,
 ) -> Result<(), PipelineError> {
     let samples = Stream::new(1337, "masks");
     let weights = KeptWeights::new();
     let mut start = Instant::now();
-    for batch in loader.batches() {
-        let batch: Batch = batch?;
+    for batch in batches {
+        let batch = batch?;
         let wait = start.elapsed().as_secs_f64() * 1e3;
         let streams = Streams { samples, dropout: None };
         let Loss { value, .. } = weights.during(|| objective.loss(model, &batch, streams));

@@ -268,6 +268,7 @@ pub(super) mod tests {
             watching: None,
             parts: None,
             on_device: None,
+            resident: None,
         }
     }
 
