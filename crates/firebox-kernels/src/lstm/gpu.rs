@@ -4,11 +4,12 @@
 //! matmul, and puts weights and state into the kernels' layout. Burn differentiates both.
 
 use burn::backend::Dispatch;
+use burn::module::Param;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use firebox_core::Precision;
 
-use super::{LstmState, Stack, Weights};
-use crate::cube::{LstmOps, Way};
+use super::{Direction, LstmState, Stack};
+use crate::cube::{Factor, LstmOps, Parameters, TensorList, UnitOps, Way};
 use crate::cuts::{GpuKernels, parts};
 use crate::products::{ProductWay, add_bias, product, shifted_in_halves};
 use crate::rounded::{cast, compute_type};
@@ -39,27 +40,27 @@ pub(super) fn layer(
     Chosen { way, dtype, precision }: Chosen,
     input: Tensor<3>,
     lengths: Option<&[usize]>,
-    weights: Vec<Weights>,
+    parameters: &[Direction],
     initial: Option<LstmState>,
 ) -> (Tensor<3>, LstmState) {
     let [batch, time, channels] = input.dims();
-    let [_, hidden] = weights[0].weight_hh.dims();
-    let directions = weights.len();
+    let [_, hidden] = parameters[0].weight_hh.dims();
+    let directions = parameters.len();
     let (device, given) = (input.device(), input.dtype());
     let valid = valid_steps(&input, lengths);
     // Padding may hold NaN, which no later zero would take back out of the gradient.
     let input = if lengths.is_some() { clear(input, &valid) } else { input };
-    let (mut ih, mut hh, mut bias) = (vec![], vec![], vec![]);
-    for weights in weights {
-        ih.push(weights.weight_ih);
-        hh.push(weights.weight_hh);
-        bias.push(weights.bias.unsqueeze_dim(1));
-    }
-
     let parts = parts(batch);
     let rows = cast(input, dtype).reshape([1, parts, batch / parts * time, channels]);
-    let weight_ih = cast(by_unit(ih), dtype).swap_dims(1, 2).unsqueeze_dim(1);
-    let bias = cast(by_unit(bias), dtype).reshape([directions, 4 * hidden]);
+    let of = |factor| (Parameters::of(factor, way.cell), dtype);
+    let weights = |of, weight: fn(&Direction) -> &Param<Tensor<2>>| {
+        by_unit::<2, 3>(parameters.iter().map(|direction| weight(direction).val()), of)
+    };
+    let weight_ih = weights(of(Factor::Input), |direction| &direction.weight_ih);
+    let weight_hh = weights(of(Factor::State), |direction| &direction.weight_hh);
+    let biases = parameters.iter().flat_map(|direction| [&direction.bias_ih, &direction.bias_hh]);
+    let bias = by_unit::<1, 2>(biases.map(Param::val), of(Factor::One));
+    let weight_ih = weight_ih.swap_dims(1, 2).unsqueeze_dim(1);
     let shape = [directions, batch, time, 4 * hidden];
     let projected = match shifted_in_halves(precision, &rows, &weight_ih, &bias) {
         Some(projected) => projected.reshape(shape),
@@ -76,7 +77,7 @@ pub(super) fn layer(
     };
     let outputs = <Dispatch as LstmOps>::lstm_layer(
         projected.into_dispatch(),
-        cast(by_unit(hh), dtype).into_dispatch(),
+        weight_hh.into_dispatch(),
         state.into_dispatch(),
         valid.into_dispatch(),
         way,
@@ -87,15 +88,14 @@ pub(super) fn layer(
     (cast(Tensor::from_dispatch(outputs.output), given), state)
 }
 
-/// The weights of each direction with the rows of a unit's four gates next to each other,
-/// `[directions, 4 * hidden, columns]`.
-fn by_unit(directions: Vec<Tensor<2>>) -> Tensor<3> {
-    let count = directions.len();
-    let [rows, columns] = directions[0].dims();
-    Tensor::stack::<3>(directions, 0)
-        .reshape([count, 4, rows / 4, columns])
-        .swap_dims(1, 2)
-        .reshape([count, rows, columns])
+/// The parameters of all directions with the four columns of a unit next to each other, in a type: `[directions, 4 *
+/// hidden, columns]`, of biases `[directions, 4 * hidden]`.
+fn by_unit<const FROM: usize, const TO: usize>(
+    parameters: impl Iterator<Item = Tensor<FROM>>,
+    (of, to): (Parameters, DType),
+) -> Tensor<TO> {
+    let parameters = TensorList(parameters.map(Tensor::into_dispatch).collect());
+    Tensor::from_dispatch(<Dispatch as UnitOps>::firebox_by_unit(parameters, of, to))
 }
 
 /// The length of each sample as a tensor. Without lengths nothing is copied to the device.

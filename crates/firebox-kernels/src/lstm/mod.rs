@@ -9,6 +9,8 @@ mod fused;
 mod gpu;
 mod module;
 
+use std::ops::Range;
+
 use burn::module::Param;
 use burn::tensor::{Device, Tensor};
 use firebox_core::{Precision, Stream};
@@ -319,14 +321,9 @@ impl Stack<'_> {
                 let stream = dropout.map(|stream| stream.substream(layer as u64 - 1));
                 output = self::dropout(output, self.config.dropout, stream);
             }
-            let weights: Vec<_> =
-                (0..directions).map(|index| weights(layer * directions + index)).collect();
             let initial = state.as_ref().map(|state| state.layer(layer, directions));
-            let fused = fused::kernels(&output, &weights, initial.as_ref());
-            let (above, last) = match fused {
-                Some(kernels) => fused::layer(kernels, self, output, lengths, weights, initial),
-                None => self.elsewhere(output, lengths, weights, initial),
-            };
+            let indices = layer * directions..(layer + 1) * directions;
+            let (above, last) = self.layer(output, lengths, initial, indices, &weights);
             output = above;
             hiddens.push(last.hidden);
             cells.push(last.cell);
@@ -360,18 +357,23 @@ impl Stack<'_> {
         (output, state)
     }
 
-    /// A layer that the CPU kernels do not take: in a GPU kernel, else composed.
-    fn elsewhere(
+    /// One layer, whose directions have these indices: in a GPU's kernels or in those of the CPU, else composed.
+    fn layer(
         &self,
         input: Tensor<3>,
         lengths: Option<&[usize]>,
-        weights: Vec<Weights>,
         initial: Option<LstmState>,
+        indices: Range<usize>,
+        weights: &impl Fn(usize) -> Weights,
     ) -> (Tensor<3>, LstmState) {
         #[cfg(feature = "cube")]
-        if let Some(kernels) = gpu::kernels(self, &input, weights.len()) {
-            return gpu::layer(kernels, input, lengths, weights, initial);
+        if let Some(kernels) = gpu::kernels(self, &input, indices.len()) {
+            return gpu::layer(kernels, input, lengths, &self.parameters[indices], initial);
         }
-        composed::layer(self, input, lengths, weights, initial)
+        let weights: Vec<_> = indices.map(weights).collect();
+        match fused::kernels(&input, &weights, initial.as_ref()) {
+            Some(kernels) => fused::layer(kernels, self, input, lengths, weights, initial),
+            None => composed::layer(self, input, lengths, weights, initial),
+        }
     }
 }
