@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
-use burn::tensor::{Bool, DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_kernels::{DeviceConstants, DeviceStep};
 use firebox_models::Loss;
 
@@ -184,13 +184,6 @@ impl Ahead {
             self.scaler = self.dynamic.map(|_| [one(scaler.scale), one(scaler.good_steps as f64)]);
             (one(updates as f64), DeviceConstants::default())
         });
-        let learning_rate = match step.rates.as_slice() {
-            [rate] => one(*rate),
-            rates => {
-                let applied = updates_there.clone() - updates as f64;
-                number(rates.to_vec(), &self.device).select(0, applied.int())
-            }
-        };
         let loss_scale = match self.scaler.take().zip(self.dynamic) {
             Some((before, dynamic)) => {
                 let scale = before[0].clone() * step.taken.factor;
@@ -199,8 +192,15 @@ impl Ahead {
             }
             None => one(scaler.scale * step.taken.factor),
         };
-        let squared_norm = step.squared_norm.clone().mask_fill(broken(&step.losses), f32::NAN);
-        DeviceStep { learning_rate, loss_scale, squared_norm, updates: updates_there, constants }
+        DeviceStep {
+            learning_rate: number(step.rates.clone(), &self.device),
+            known: updates,
+            loss_scale,
+            squared_norm: step.squared_norm.clone(),
+            losses: Some(values(&step.losses)),
+            updates: updates_there,
+            constants,
+        }
     }
 
     /// By which of some `shares` an average follows the step that left this state, `[1]`: that of the updates since
@@ -208,7 +208,10 @@ impl Ahead {
     pub(crate) fn share(&self, state: &DeviceStep, updates: u64, shares: Vec<f64>) -> Tensor<1> {
         let applied = state.updates.clone() - updates as f64;
         let share = number(shares, &self.device).select(0, applied.int());
-        share.mask_fill(state.squared_norm.clone().is_finite().bool_not(), 0.0)
+        let losses = state.losses.iter().map(|losses| losses.clone().is_finite().all());
+        let finite = state.squared_norm.clone().is_finite();
+        let applied = losses.fold(finite, |finite, losses| finite.bool_and(losses));
+        share.mask_fill(applied.bool_not(), 0.0)
     }
 
     /// Takes the step, and the state that it left.
@@ -221,15 +224,11 @@ impl Ahead {
     }
 }
 
-/// Whether some loss is not finite, `[1]`.
-fn broken(losses: &[Loss]) -> Tensor<1, Bool> {
-    match losses {
-        [one] => one.value.clone().is_finite().bool_not(),
-        losses => {
-            let values = losses.iter().map(|loss| loss.value.clone()).collect();
-            Tensor::cat(values, 0).is_finite().all().bool_not()
-        }
-    }
+/// The losses of a step's parts, `[parts]`.
+fn values(losses: &[Loss]) -> Tensor<1> {
+    let mut values: Vec<_> = losses.iter().map(|loss| loss.value.clone()).collect();
+    let values = if values.len() == 1 { values.remove(0) } else { Tensor::cat(values, 0) };
+    values.cast(DType::F32)
 }
 
 fn number(values: Vec<f64>, device: &Device) -> Tensor<1> {

@@ -251,8 +251,7 @@ impl UnitOps for CubeBackend {
     fn firebox_by_gate(d: FloatTensor<Self>, of: Parameters, to: DType) -> TensorList<Self> {
         let (arranged, from) = (d.shape(), d.dtype);
         let (count, shape) = of.each(&arranged);
-        let gradients: Vec<CubeTensor> =
-            (0..count).map(|_| empty(&d, shape.clone(), to)).collect();
+        let gradients: Vec<CubeTensor> = (0..count).map(|_| empty(&d, shape.clone(), to)).collect();
         let stride = |axis: usize| d.meta.strides().get(axis).map_or(0, |stride| *stride as u32);
         let (strides, numbers) = ([0, 1, 2].map(stride), count * shape.num_elements());
         let (cubes, dim) = each_of(numbers, &d.client);

@@ -16,8 +16,8 @@ use super::device::{self, without_cores};
 use super::list::TensorList;
 pub(crate) use super::sweep::Combination;
 use super::sweep::{
-    COLUMNS, DESCENT_COLUMNS, adamw, combine, descend, descend_with_momentum, descent_numbers,
-    squares, step_numbers,
+    COLUMNS, DESCENT_COLUMNS, ListsLaunch, adamw, combine, descend, descend_with_momentum,
+    descent_numbers, squares, step_numbers,
 };
 use super::tensors::{arguments, empty, sum};
 use super::watch::{LaunchedWork, launching};
@@ -32,6 +32,8 @@ pub(crate) struct StepSettings {
     pub(crate) norm: f32,
     /// Largest magnitude of a gradient.
     pub(crate) limit: f32,
+    /// Updates before which the first learning rate counts.
+    pub(crate) known: u64,
 }
 
 /// What a step leaves beside the tensors that it changes.
@@ -51,16 +53,18 @@ pub(crate) trait OptimizerOps: Backend {
     #[fusion(meta = |_gradients| TensorSpec::new([1].into(), DType::F32))]
     fn firebox_squared_norm(#[extension_type] gradients: TensorList<Self>) -> FloatTensor<Self>;
 
-    /// The numbers of a step. Learning rate, loss scale, squared norm and updates are `[1]`; constants
-    /// are rate, weight decay and missed updates of each parameter, `[parameters, 3]`.
+    /// The numbers of a step. Learning rates, one for each number of updates, and losses are lists; loss scale, squared
+    /// norm and updates are `[1]`; constants are rate, weight decay and missed updates of each parameter,
+    /// `[parameters, 3]`.
     #[allow(clippy::too_many_arguments, reason = "the macro takes tensors as arguments")]
-    #[fusion(meta = |_rate, _scale, _norm, updates, constants, settings| {
+    #[fusion(meta = |_rates, _scale, _norm, _losses, updates, constants, settings| {
         numbers(updates, constants, settings)
     })]
     fn firebox_step_numbers(
-        learning_rate: FloatTensor<Self>,
+        learning_rates: FloatTensor<Self>,
         loss_scale: FloatTensor<Self>,
         squared_norm: FloatTensor<Self>,
+        losses: FloatTensor<Self>,
         updates: FloatTensor<Self>,
         constants: FloatTensor<Self>,
         settings: StepSettings,
@@ -167,16 +171,19 @@ impl OptimizerOps for CubeBackend {
     }
 
     fn firebox_step_numbers(
-        learning_rate: FloatTensor<Self>,
+        learning_rates: FloatTensor<Self>,
         loss_scale: FloatTensor<Self>,
         squared_norm: FloatTensor<Self>,
+        losses: FloatTensor<Self>,
         updates: FloatTensor<Self>,
         constants: FloatTensor<Self>,
         settings: StepSettings,
     ) -> StepNumbers<Self> {
-        let StepSettings { rule, norm, limit } = settings;
-        let [learning_rate, loss_scale, squared_norm, constants] =
-            [learning_rate, loss_scale, squared_norm, constants].map(into_contiguous);
+        let StepSettings { rule, norm, limit, known } = settings;
+        let [learning_rates, loss_scale, squared_norm, losses, constants] =
+            [learning_rates, loss_scale, squared_norm, losses, constants].map(into_contiguous);
+        let lengths = [&learning_rates, &losses].map(|list| list.shape().num_elements() as u32);
+        let lists = ListsLaunch::new(lengths[0], known as f32, lengths[1]);
         let updates = own(updates);
         let [parameters, _] = constants.shape().dims();
         let width = columns(&rule);
@@ -186,25 +193,28 @@ impl OptimizerOps for CubeBackend {
         let team = Team::whole(&hardware);
         // Of 0 the logarithm would be infinite, which some devices do not take as an argument.
         let logarithm = |beta: f64| beta.ln().max(-1e30) as f32;
-        // SAFETY: four buffers of one number are read at 0; rows are compared with the number of
-        // parameters, from which the others were allocated.
+        // SAFETY: three buffers of one number are read at 0, rates and losses up to how many there are; rows are compared
+        // with the number of parameters, from which the others were allocated.
         let launch = || unsafe {
             let (count, dim) = (device::count([1, 1]), device::dim(team.dim()));
-            let there =
-                [&learning_rate, &loss_scale, &squared_norm, &updates, &constants, &numbers];
-            let [rate, scale, squares, counted, constants, numbers] =
-                there.map(|tensor| tensor.clone().into_buffer_arg());
+            let state = [&learning_rates, &loss_scale, &squared_norm, &losses, &updates];
+            let [rates, scale, squares, losses, counted] =
+                state.map(|tensor| tensor.clone().into_buffer_arg());
+            let [constants, numbers] =
+                [&constants, &numbers].map(|tensor| tensor.clone().into_buffer_arg());
             match rule {
                 UpdateRule::AdamW { betas: [beta1, beta2], eps } => step_numbers::launch_unchecked(
                     &client,
                     count,
                     dim,
-                    rate,
+                    rates,
                     scale,
                     squares,
+                    losses,
                     counted,
                     constants,
                     numbers,
+                    lists,
                     parameters as u32,
                     logarithm(beta1),
                     logarithm(beta2),
@@ -219,12 +229,14 @@ impl OptimizerOps for CubeBackend {
                     &client,
                     count,
                     dim,
-                    rate,
+                    rates,
                     scale,
                     squares,
+                    losses,
                     counted,
                     constants,
                     numbers,
+                    lists,
                     parameters as u32,
                     momentum as f32,
                     (1.0 - dampening) as f32,

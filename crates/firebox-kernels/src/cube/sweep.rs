@@ -124,14 +124,43 @@ pub(super) fn total(numbers: &[f32], sum: &mut [f32], count: u32, #[comptime] th
     }
 }
 
-/// The factor on all gradients, which takes the loss scale out and brings their norm to `norm` at most, and
-/// whether all are finite.
+/// The numbers of a step of which there may be several.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct Lists {
+    rates: u32,
+    /// Updates before which the first rate counts.
+    known: f32,
+    losses: u32,
+}
+
 #[cube]
-fn prepared(squared_norm: f32, loss_scale: f32, norm: f32) -> (f32, bool) {
+fn is_finite(number: f32) -> bool {
+    !(number.is_nan() || number.is_inf())
+}
+
+/// The factor on all gradients, which takes the loss scale out and brings their norm to `norm` at most.
+#[cube]
+fn prepared(squared_norm: f32, loss_scale: f32, norm: f32) -> f32 {
     let unscale = 1.0f32 / loss_scale;
-    let finite = !(squared_norm.is_nan() || squared_norm.is_inf());
     let shrink = norm / (squared_norm.sqrt() * unscale + 1e-6f32);
-    (select(shrink < 1.0f32, unscale * shrink, unscale), finite)
+    select(shrink < 1.0f32, unscale * shrink, unscale)
+}
+
+/// Whether the squared norm and all losses are finite.
+#[cube]
+fn applies(squared_norm: f32, losses: &[f32], count: u32) -> bool {
+    let mut finite = is_finite(squared_norm);
+    for loss in 0..count as usize {
+        finite = finite && is_finite(losses[loss]);
+    }
+    finite
+}
+
+/// The learning rate after so many updates.
+#[cube]
+fn rate_after(updates: f32, rates: &[f32], lists: &Lists) -> f32 {
+    let at = u32::cast_from((updates - lists.known).max(0.0f32)).min(lists.rates - 1);
+    rates[at as usize]
 }
 
 /// The numbers of a step for all parameters, from what the device holds; then counts the update.
@@ -139,18 +168,21 @@ fn prepared(squared_norm: f32, loss_scale: f32, norm: f32) -> (f32, bool) {
 /// and `limit` the largest magnitude of each.
 ///
 /// # Shapes
-/// - learning_rate, loss_scale, squared_norm, updates: `[1]`
+/// - learning_rates: `[rates]`; losses: `[losses]`
+/// - loss_scale, squared_norm, updates: `[1]`
 /// - constants: rate, weight decay and updates missed of each, `[parameters, 3]`
 /// - numbers: `[parameters, COLUMNS]`
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(super) fn step_numbers(
-    learning_rate: &[f32],
+    learning_rates: &[f32],
     loss_scale: &[f32],
     squared_norm: &[f32],
+    losses: &[f32],
     updates: &mut [f32],
     constants: &[f32],
     numbers: &mut [f32],
+    lists: Lists,
     parameters: u32,
     ln_first: f32,
     ln_second: f32,
@@ -165,9 +197,11 @@ pub(super) fn step_numbers(
     let before = updates[0];
     // All threads have read the count.
     sync_cube();
-    let (factor, finite) = prepared(squared, loss_scale[0], norm);
+    let factor = prepared(squared, loss_scale[0], norm);
+    let finite = applies(squared, losses, lists.losses);
+    let learning_rate = rate_after(before, learning_rates, &lists);
     for parameter in range_stepped(UNIT_POS as usize, parameters as usize, CUBE_DIM as usize) {
-        let rate = learning_rate[0] * constants[parameter * 3];
+        let rate = learning_rate * constants[parameter * 3];
         let decay = constants[parameter * 3 + 1];
         let count = (before + 1.0f32 - constants[parameter * 3 + 2]).max(1.0f32);
         let row = parameter * COLUMNS;
@@ -197,12 +231,14 @@ pub(super) fn step_numbers(
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each buffer")]
 pub(super) fn descent_numbers(
-    learning_rate: &[f32],
+    learning_rates: &[f32],
     loss_scale: &[f32],
     squared_norm: &[f32],
+    losses: &[f32],
     updates: &mut [f32],
     constants: &[f32],
     numbers: &mut [f32],
+    lists: Lists,
     parameters: u32,
     momentum: f32,
     take: f32,
@@ -213,7 +249,9 @@ pub(super) fn descent_numbers(
     let before = updates[0];
     // All threads have read the count.
     sync_cube();
-    let (factor, finite) = prepared(squared, loss_scale[0], norm);
+    let factor = prepared(squared, loss_scale[0], norm);
+    let finite = applies(squared, losses, lists.losses);
+    let learning_rate = rate_after(before, learning_rates, &lists);
     for parameter in range_stepped(UNIT_POS as usize, parameters as usize, CUBE_DIM as usize) {
         let count = before + 1.0f32 - constants[parameter * 3 + 2];
         let row = parameter * DESCENT_COLUMNS;
@@ -222,8 +260,7 @@ pub(super) fn descent_numbers(
         numbers[row + comptime!(Descent::Decay as usize)] = constants[parameter * 3 + 1];
         numbers[row + comptime!(Descent::Momentum as usize)] = momentum;
         numbers[row + comptime!(Descent::Take as usize)] = select(count <= 1.0f32, 1.0f32, take);
-        numbers[row + comptime!(Descent::Rate as usize)] =
-            learning_rate[0] * constants[parameter * 3];
+        numbers[row + comptime!(Descent::Rate as usize)] = learning_rate * constants[parameter * 3];
         numbers[row + comptime!(Descent::Applied as usize)] = select::<f32>(finite, 1.0f32, 0.0f32);
     }
     if UNIT_POS == 0 && finite {

@@ -13,15 +13,21 @@ use crate::cube::Combination;
 use crate::operands::{alike, operand};
 use crate::scoped::while_set;
 
-/// [`StepState`] in the memory of a device; each tensor is `[1]`, in f32 and in no graph.
+/// [`StepState`] in the memory of a device; each tensor is `[1]` but where it says otherwise, in f32 and in no graph.
 #[derive(Clone, Debug)]
 pub struct DeviceStep {
-    /// As [`StepState::learning_rate`].
+    /// As [`StepState::learning_rate`]: that after [`known`](Self::known) updates, that after one more, and so on, for a
+    /// host that does not know how many of the steps before were applied; after more than there are, the last.
+    /// `[rates]`, at least one.
     pub learning_rate: Tensor<1>,
+    /// The updates before which the first learning rate counts.
+    pub known: u64,
     /// As [`StepState::loss_scale`].
     pub loss_scale: Tensor<1>,
     /// As [`StepState::squared_norm`].
     pub squared_norm: Tensor<1>,
+    /// What has to be finite, too, for the update to be applied: `[losses]`, at least one.
+    pub losses: Option<Tensor<1>>,
     /// As [`StepState::updates`]; exact up to 2²⁴.
     pub updates: Tensor<1>,
     /// What stays the same from step to step.
@@ -63,21 +69,29 @@ impl DeviceStep {
         };
         Self {
             learning_rate: one(state.learning_rate),
+            known: state.updates,
             loss_scale: one(state.loss_scale),
             squared_norm: one(state.squared_norm),
+            losses: None,
             updates: one(state.updates as f64),
             constants: DeviceConstants::default(),
         }
     }
 
-    /// Reads the state back; the host waits for the device.
+    /// Reads the state back; the host waits for the device. Where a loss is not finite, the squared norm is NaN.
     pub fn read(&self) -> StepState {
+        let all = |tensor: &Tensor<1>| -> Vec<f64> { tensor.to_data().iter().collect() };
         let one = |tensor: &Tensor<1>| f64::from(tensor.clone().into_scalar::<f32>());
+        let updates = one(&self.updates).round() as u64;
+        let rates = all(&self.learning_rate);
+        let at = updates.saturating_sub(self.known).min(rates.len() as u64 - 1);
+        let losses = self.losses.as_ref().map(all).unwrap_or_default();
+        let finite = losses.iter().all(|loss| loss.is_finite());
         StepState {
-            learning_rate: one(&self.learning_rate),
+            learning_rate: rates[at as usize],
             loss_scale: one(&self.loss_scale),
-            squared_norm: one(&self.squared_norm),
-            updates: one(&self.updates).round() as u64,
+            squared_norm: if finite { one(&self.squared_norm) } else { f64::NAN },
+            updates,
         }
     }
 }
@@ -122,12 +136,13 @@ pub fn update_on_device(
     for update in &updates {
         check(rule, update);
     }
-    for (name, number) in step.numbers() {
+    for (name, number, several) in step.numbers() {
+        let [found] = number.dims();
         assert!(
-            number.dims() == [1],
-            "the {name} of an optimizer step on the device is {:?} in {:?}; it must be [1] in F32",
-            number.dims(),
-            number.dtype()
+            found == 1 || several && found > 1,
+            "the {name} of an optimizer step on the device is [{found}] in {:?}; it must be [1]{} in F32",
+            number.dtype(),
+            if several { " or more" } else { "" }
         );
     }
     #[cfg(feature = "cube")]
@@ -136,7 +151,7 @@ pub fn update_on_device(
             updates
                 .iter()
                 .flat_map(ParameterUpdate::tensors)
-                .chain(step.numbers().map(|(_, number)| number)),
+                .chain(step.numbers().map(|(_, number, _)| number)),
         )
     {
         return on_gpu(*rule, clip, step, updates);
@@ -196,15 +211,16 @@ pub fn approach_on_device(
 }
 
 impl DeviceStep {
-    /// What is in the memory of the device, with its name.
-    fn numbers(&self) -> impl Iterator<Item = (&'static str, &Tensor<1>)> {
+    /// What is in the memory of the device, with its name, and whether there may be several.
+    fn numbers(&self) -> impl Iterator<Item = (&'static str, &Tensor<1>, bool)> {
         [
-            ("learning rate", &self.learning_rate),
-            ("loss scale", &self.loss_scale),
-            ("squared norm", &self.squared_norm),
-            ("count of updates", &self.updates),
+            ("learning rate", &self.learning_rate, true),
+            ("loss scale", &self.loss_scale, false),
+            ("squared norm", &self.squared_norm, false),
+            ("count of updates", &self.updates, false),
         ]
         .into_iter()
+        .chain(self.losses.iter().map(|losses| ("loss", losses, true)))
     }
 }
 
@@ -247,9 +263,10 @@ fn on_gpu(
         step.learning_rate.clone().into_dispatch(),
         step.loss_scale.clone().into_dispatch(),
         step.squared_norm.clone().into_dispatch(),
+        step.losses.as_ref().unwrap_or(&step.squared_norm).clone().into_dispatch(),
         step.updates.into_dispatch(),
         constants.into_dispatch(),
-        StepSettings { rule, norm, limit },
+        StepSettings { rule, norm, limit, known: step.known },
     );
     let StepNumbers { numbers, updates: counted } = counted;
     super::gpu::by_numbers(&rule, Tensor::from_dispatch(numbers), &mut updates);

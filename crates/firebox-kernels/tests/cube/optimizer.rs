@@ -314,6 +314,54 @@ fn the_first_updates_and_late_ones_are_corrected_as_on_the_host() {
 }
 
 #[test]
+fn a_rate_is_that_of_the_updates_that_were_applied_and_every_loss_has_to_be_finite() {
+    alone(|device| {
+        let list = |values: &[f32]| {
+            Tensor::<1>::from_data(TensorData::new(values.to_vec(), [values.len()]), &device)
+        };
+        let rules = descents().into_iter().chain([ADAMW]);
+        for (rule, known) in rules.flat_map(|rule| [0, 6, 7, 9].map(|known| (rule, known))) {
+            let exact = problem();
+            let mut before = on(&device, &exact);
+            before.iter_mut().for_each(|update| update.moments.truncate(rule.moments()));
+            let squared_norm = values(pending(&before))[0];
+            let rates = [0.5, 0.25, 0.125];
+            let at = usize::min(7_usize.saturating_sub(known), 2);
+            let state = StepState {
+                learning_rate: f64::from(rates[at]),
+                loss_scale: 4.0,
+                squared_norm,
+                updates: 7,
+            };
+            let step = DeviceStep::new(&state, &device);
+            let (_, expected) = update_on_device(&rule, Clip::Never, step, before.clone());
+            let several = DeviceStep {
+                learning_rate: list(&rates),
+                known: known as u64,
+                losses: Some(list(&[1.0, -2.0, 3.0])),
+                ..DeviceStep::new(&state, &device)
+            };
+            assert_eq!(several.read().learning_rate, state.learning_rate);
+            let (step, found) =
+                update_on_device(&rule, Clip::Never, several.clone(), before.clone());
+            assert_eq!(step.read().updates, 8);
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!(values(found.parameter.clone()), values(expected.parameter.clone()));
+            }
+            for loss in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let losses = Some(list(&[1.0, -2.0, loss]));
+                let broken = DeviceStep { losses, ..several.clone() };
+                let (step, after) = update_on_device(&rule, Clip::Never, broken, before.clone());
+                assert_eq!(step.read().updates, 7);
+                for (before, after) in before.iter().zip(after) {
+                    assert_eq!(values(before.parameter.clone()), values(after.parameter));
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn a_gradient_that_is_not_finite_changes_nothing() {
     alone(|device| {
         for (at, bad) in [(0, f64::NAN), (7, f64::INFINITY), (60, f64::NEG_INFINITY)] {

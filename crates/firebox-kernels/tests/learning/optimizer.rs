@@ -348,6 +348,27 @@ fn a_state_in_the_memory_of_the_cpu_is_the_same_state() {
 }
 
 #[test]
+fn a_rate_is_that_of_the_updates_that_were_applied_and_every_loss_has_to_be_finite() {
+    let device = Device::flex();
+    let list = |values: &[f64]| Some(tensor(values, 1.0));
+    let step = DeviceStep {
+        learning_rate: tensor(&[0.5, 0.25, 0.125], 1.0),
+        known: 6,
+        losses: list(&[1.0, 2.0]),
+        ..DeviceStep::new(&StepState { squared_norm: 4.0, ..state(0.0) }, &device)
+    };
+    assert_eq!(step.read(), StepState { learning_rate: 0.25, squared_norm: 4.0, ..state(0.0) });
+    for (known, rate) in [(7, 0.5), (5, 0.125), (0, 0.125), (9, 0.5)] {
+        let read = DeviceStep { known, ..step.clone() }.read();
+        assert_eq!(read.learning_rate, rate, "from {known} on");
+    }
+    for loss in [f64::NAN, f64::INFINITY] {
+        let read = DeviceStep { losses: list(&[1.0, loss, 2.0]), ..step.clone() }.read();
+        assert!(read.found_infinite() && read.updates == 7, "{loss}: {read:?}");
+    }
+}
+
+#[test]
 fn a_share_in_the_memory_of_the_cpu_is_the_same_share() {
     for kernels in CpuKernels::available() {
         kernels.force(|| {
