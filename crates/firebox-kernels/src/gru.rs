@@ -120,19 +120,38 @@ impl Gru {
         state: Option<Tensor<3>>,
         dropout: Option<Stream>,
     ) -> (Tensor<3>, Tensor<3>) {
-        let shape = self.config.shape();
-        let stack = Stack {
-            cell: CellKind::Gru,
-            config: &shape,
-            precision: self.precision,
-            parameters: &self.parameters,
-        };
         // To the kernels the hidden state of a GRU is also its cell state: one carries it into the
         // products, the other past the gates. Both parts of its gradient are added up by the graph.
         let state = state.map(|hidden| LstmState { cell: hidden.clone(), hidden });
+        let shape = self.config.shape();
         let weights = |index: usize| columns(&self.parameters[index]);
-        let (output, last) = stack.forward(input, lengths, state, dropout, weights);
+        let (output, last) = self.stack(&shape).forward(input, lengths, state, dropout, weights);
         (output, last.hidden)
+    }
+
+    /// The output alone, as [`Lstm::outputs`](crate::Lstm::outputs) gives it.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    #[track_caller]
+    pub fn outputs(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        dropout: Option<Stream>,
+    ) -> Tensor<3> {
+        let shape = self.config.shape();
+        let weights = |index: usize| columns(&self.parameters[index]);
+        self.stack(&shape).walk(input, lengths, None, dropout, weights).0
+    }
+
+    fn stack<'a>(&'a self, shape: &'a LstmConfig) -> Stack<'a> {
+        Stack {
+            cell: CellKind::Gru,
+            config: shape,
+            precision: self.precision,
+            parameters: &self.parameters,
+        }
     }
 
     /// Each layer as a module of its own, as [`Lstm::layers`](crate::Lstm::layers) gives them.

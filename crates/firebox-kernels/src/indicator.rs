@@ -49,7 +49,16 @@ fn from_bits<const D: usize>(holds: &[bool], shape: [usize; D], device: &Device)
     let words: Vec<i32> = holds.chunks(WORD).map(word).collect();
     let all = [words.len(), WORD];
     let words = TensorData::new(words, [all[0], 1]);
-    let words = Tensor::<2, Int>::from_data(words, device).expand(all);
+    let words = Tensor::<2, Int>::from_data(words, (device, DType::I32));
+    #[cfg(feature = "cube")]
+    if crate::cuts::GpuKernels::takes(device, DType::F32).is_ok() {
+        use crate::cube::BitOps;
+
+        let words = words.into_dispatch();
+        let numbers = <burn::backend::Dispatch as BitOps>::firebox_bits(words, holds.len());
+        return Tensor::<1>::from_dispatch(numbers).reshape(shape);
+    }
+    let words = words.expand(all);
     let places = Tensor::<1, Int>::arange(0..WORD as i64, device).reshape([1, WORD]).expand(all);
     // The sign goes down with it, above the bit that is asked for.
     let bits = words.bitwise_right_shift(places).bitwise_and_scalar(1);

@@ -33,7 +33,8 @@
 //! a core takes some samples or rows through all of it, and nothing but the result goes through memory.
 //!
 //! What surrounds the layers of a training step is here, too: losses with their gradients in one pass
-//! ([`cross_entropy`], [`binary_cross_entropy`], [`squared_error`], [`huber`]), an [`embedding()`] whose
+//! ([`cross_entropy`], [`binary_cross_entropy`], [`squared_error`], [`masked_squared_error`],
+//! [`huber`]), an [`embedding()`] whose
 //! gradient costs what was used of it, and optimizer steps over all parameters at once
 //! ([`squared_norm`], [`update_parameters`]).
 //!
@@ -222,7 +223,7 @@ pub use init::{init_linear, normal, uniform};
 pub use linear::{linear, linear_in};
 pub use loss::{
     BinaryCrossEntropy, CrossEntropy, LossError, MeanLoss, binary_cross_entropy, cross_entropy,
-    huber, squared_error,
+    huber, masked_squared_error, squared_error,
 };
 pub use lstm::{Lstm, LstmConfig, LstmConfigError, LstmState};
 pub use max_pool::max_pool1d;

@@ -3,6 +3,7 @@
 use burn::module::Param;
 use burn::tensor::Tensor;
 use firebox_core::Stream;
+use firebox_kernels::masked_squared_error;
 
 use crate::{Encoder, MaskRule, StepMask};
 
@@ -94,14 +95,9 @@ pub(crate) fn reconstruction_loss(
     scored: Tensor<3>,
     steps: usize,
 ) -> Loss {
-    let [samples, time, channels] = inputs.dims();
-    // Masked before it is squared, so that no value of an unmasked step can overflow. Summed
-    // by sample first: the CPU backend's sum of a very large tensor at once depends on the
-    // number of threads.
-    let error = (output - inputs.clone()) * scored;
-    let error = error.square().reshape([samples, time * channels]).sum_dim(1).sum();
+    let [_, _, channels] = inputs.dims();
     let weight = (steps * channels) as f64;
-    let value = error / weight.max(1.0);
+    let value = masked_squared_error(output, inputs.clone(), scored, weight);
     let parts = vec![("reconstruction", value.clone().detach().inner())];
     Loss { value, weight, parts }
 }

@@ -142,9 +142,9 @@ pub(crate) fn lstm_outputs(
     stream: Option<Stream>,
 ) -> Tensor<3> {
     if !again {
-        return lstm.forward(input, lengths, None, stream).0;
+        return lstm.outputs(input, lengths, stream);
     }
-    let run: Layer<Lstm> = |layer, x, lengths| layer.forward(x, lengths, None, None).0;
+    let run: Layer<Lstm> = |layer, x, lengths| layer.outputs(x, lengths, None);
     layer_by_layer(&lstm.layers(), lstm.config().dropout, input, lengths, stream, run)
 }
 
@@ -157,9 +157,9 @@ fn gru_outputs(
     stream: Option<Stream>,
 ) -> Tensor<3> {
     if !again {
-        return gru.forward(input, lengths, None, stream).0;
+        return gru.outputs(input, lengths, stream);
     }
-    let run: Layer<Gru> = |layer, x, lengths| layer.forward(x, lengths, None, None).0;
+    let run: Layer<Gru> = |layer, x, lengths| layer.outputs(x, lengths, None);
     layer_by_layer(&gru.layers(), gru.config().dropout, input, lengths, stream, run)
 }
 

@@ -185,9 +185,7 @@ impl StackedLstm {
     /// What some of the layers, one above the other, give for each step: `[batch, time, hidden]`.
     fn outputs(&self, layers: &[Lstm], inputs: Tensor<3>, lengths: Option<&[usize]>) -> Tensor<3> {
         layers.iter().fold(inputs, |x, layer| {
-            self.layer(layer, x, lengths, |layer, x, lengths| {
-                layer.forward(x, lengths, None, None).0
-            })
+            self.layer(layer, x, lengths, |layer, x, lengths| layer.outputs(x, lengths, None))
         })
     }
 

@@ -51,6 +51,23 @@ pub(super) fn cross_entropy(
     -sum
 }
 
+/// The sum of the squared distances of some rows, `[1]`: of those for which `counted` is one and not zero.
+pub(super) fn squares_of_rows<const D: usize>(
+    predictions: Tensor<D>,
+    targets: Tensor<D>,
+    counted: Tensor<D>,
+) -> Tensor<1> {
+    let shape = predictions.dims();
+    let (samples, of_one) = (shape[0], shape[1..].iter().product());
+    if samples * of_one == 0 {
+        return predictions.sum();
+    }
+    // Masked before it is squared, so that no value of a row that does not count can overflow. Summed by sample first:
+    // the CPU backend's sum of a very large tensor at once depends on the number of threads.
+    let error = (predictions - targets) * counted;
+    error.square().reshape([samples, of_one]).sum_dim(1).sum()
+}
+
 /// The sum of the losses of all numbers by their weights, `[1]`.
 pub(super) fn elements(
     kind: Element<'_>,

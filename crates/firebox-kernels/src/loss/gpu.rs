@@ -59,6 +59,30 @@ pub(super) fn elements(
     ))
 }
 
+/// The squared distances of the numbers of some rows over `sum`, `[1]`; `counted` has a weight for each row.
+pub(super) fn squares_of_rows(
+    [predictions, targets]: [Tensor<1>; 2],
+    counted: Tensor<1>,
+    width: usize,
+    sum: f64,
+) -> Tensor<1> {
+    let positive = counted.clone();
+    let settings = ElementSettings {
+        formula: Formula::Squared,
+        weights: WeightsOf::Rows,
+        width,
+        share: (1.0 / sum) as f32,
+        setting: 0.0,
+    };
+    Tensor::from_dispatch(<Dispatch as ElementOps>::firebox_element_loss(
+        predictions.into_dispatch(),
+        targets.into_dispatch(),
+        counted.into_dispatch(),
+        positive.into_dispatch(),
+        settings,
+    ))
+}
+
 /// The sum of the losses of all rows by their weights, `[1]`.
 pub(super) fn cross_entropy(
     logits: Tensor<2>,

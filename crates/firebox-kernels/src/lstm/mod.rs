@@ -244,13 +244,35 @@ impl Lstm {
         state: Option<LstmState>,
         dropout: Option<Stream>,
     ) -> (Tensor<3>, LstmState) {
-        let stack = Stack {
+        let weights = |index: usize| self.parameters[index].weights();
+        self.stack().forward(input, lengths, state, dropout, weights)
+    }
+
+    /// The output of [`forward`](Self::forward) from a state of zeros, alone: a GPU has a few launches less to do.
+    ///
+    /// # Shapes
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    #[track_caller]
+    pub fn outputs(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        dropout: Option<Stream>,
+    ) -> Tensor<3> {
+        let weights = |index: usize| self.parameters[index].weights();
+        self.stack().walk(input, lengths, None, dropout, weights).0
+    }
+
+    fn stack(&self) -> Stack<'_> {
+        Stack {
             cell: CellKind::Lstm,
             config: &self.config,
             precision: self.precision,
             parameters: &self.parameters,
-        };
-        stack.forward(input, lengths, state, dropout, |index| self.parameters[index].weights())
+        }
     }
 
     /// Each layer as a module of its own, with the same parameters, the lowest first. Between two of
@@ -306,16 +328,36 @@ impl Stack<'_> {
         dropout: Option<Stream>,
         weights: impl Fn(usize) -> Weights,
     ) -> (Tensor<3>, LstmState) {
+        let (output, mut layers) = self.walk(input, lengths, state, dropout, weights);
+        if layers.len() == 1 {
+            return (output, layers.remove(0));
+        }
+        let (hiddens, cells): (Vec<_>, Vec<_>) =
+            layers.into_iter().map(|LstmState { hidden, cell }| (hidden, cell)).unzip();
+        (output, LstmState { hidden: Tensor::cat(hiddens, 0), cell: Tensor::cat(cells, 0) })
+    }
+
+    /// The output, and the last states of the layers, one behind the other: of each layer, or of all.
+    #[track_caller]
+    pub(crate) fn walk(
+        &self,
+        input: Tensor<3>,
+        lengths: Option<&[usize]>,
+        state: Option<LstmState>,
+        dropout: Option<Stream>,
+        weights: impl Fn(usize) -> Weights,
+    ) -> (Tensor<3>, Vec<LstmState>) {
         self.check(&input, lengths, state.as_ref());
         let [batch, time, _] = input.dims();
         if batch == 0 || time == 0 {
-            return self.of_nothing(&input, state);
+            let (output, state) = self.of_nothing(&input, state);
+            return (output, vec![state]);
         }
         let LstmConfig { layers, .. } = *self.config;
         let directions = self.config.directions();
         // All samples at full length: the same as no lengths, and cheaper.
         let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
-        let (mut output, mut hiddens, mut cells) = (input, vec![], vec![]);
+        let (mut output, mut states) = (input, vec![]);
         for layer in 0..layers {
             if layer > 0 {
                 let stream = dropout.map(|stream| stream.substream(layer as u64 - 1));
@@ -325,10 +367,9 @@ impl Stack<'_> {
             let indices = layer * directions..(layer + 1) * directions;
             let (above, last) = self.layer(output, lengths, initial, indices, &weights);
             output = above;
-            hiddens.push(last.hidden);
-            cells.push(last.cell);
+            states.push(last);
         }
-        (output, LstmState { hidden: Tensor::cat(hiddens, 0), cell: Tensor::cat(cells, 0) })
+        (output, states)
     }
 
     /// What comes of no sample or no step: an output without a number, and the state that was given, else zeros. All

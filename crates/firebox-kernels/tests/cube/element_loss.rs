@@ -4,7 +4,7 @@ use burn::tensor::{DType, Device, Tensor};
 use firebox_core::Stream;
 use firebox_kernels::{
     BinaryCrossEntropy, CpuKernels, GpuKernels, LaunchWatch, MeanLoss, binary_cross_entropy, huber,
-    squared_error,
+    masked_squared_error, squared_error,
 };
 use serde_json::Value;
 
@@ -166,6 +166,43 @@ fn problem([rows, width]: [usize; 2]) -> [Vec<f64>; 2] {
     let mut draws = Stream::new(2, "targets").draws();
     let targets = (0..rows * width).map(|_| f64::from(draws.uniform())).collect();
     [x, targets]
+}
+
+#[test]
+fn the_squared_error_of_some_rows_is_two_launches_and_reads_no_other() {
+    alone(|device| {
+        for shape @ [samples, time, width] in [[1, 1, 1], [3, 5, 4], [7, 105, 3], [64, 133, 17]] {
+            let [mut x, targets] = problem([samples * time, width]);
+            let kept = |row: usize| row % 3 == 0;
+            let counted: Vec<f64> =
+                (0..samples * time).map(|row| f64::from(u8::from(kept(row)))).collect();
+            let numbers = counted.iter().sum::<f64>() * width as f64;
+            let (mut value, mut gradient) = (0.0, vec![]);
+            for (at, (x, target)) in x.iter_mut().zip(&targets).enumerate() {
+                let share = counted[at / width] / numbers;
+                value += share * (*x - target).powi(2);
+                gradient.push(2.0 * share * (*x - target));
+                if !kept(at / width) {
+                    *x = [f64::NAN, f64::INFINITY][at % 2];
+                }
+            }
+            let graph = device.clone().autodiff();
+            let x = float::<3>(&x, shape, &graph).require_grad();
+            let targets = float::<3>(&targets, shape, &device);
+            let counted = float::<3>(&counted, [samples, time, 1], &device);
+            let watch = LaunchWatch::start();
+            let loss = masked_squared_error(x.clone(), targets, counted, numbers);
+            let found = values(loss.clone());
+            let launched = watch.end();
+            assert!((1..=2).contains(&launched.len()), "{launched:?}");
+            let gradients = (loss * 4.0).backward();
+            let slope = values(x.grad(&gradients).expect("a gradient"));
+            let slope: Vec<f64> = slope.iter().map(|g| g / 4.0).collect();
+            let what = format!("{shape:?}");
+            close(&what, &found, &[value], 3e-6);
+            close(&what, &slope, &gradient, 3e-6);
+        }
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{
     BinaryCrossEntropy, CpuKernels, CrossEntropy, LossError, MeanLoss, binary_cross_entropy,
-    cross_entropy, huber, squared_error,
+    cross_entropy, huber, masked_squared_error, squared_error,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -143,6 +143,46 @@ fn noise(purpose: u64, count: usize, scale: f64) -> Vec<f64> {
 
 fn fused() -> Vec<CpuKernels> {
     CpuKernels::available().into_iter().filter(|k| *k != CpuKernels::Composed).collect()
+}
+
+/// Value and gradient of the squared error of the rows that count, in float64.
+fn squares_of_rows(x: &[f64], targets: &[f64], counted: &[f64], numbers: f64) -> (f64, Vec<f64>) {
+    let width = x.len() / counted.len();
+    let distance = |at: usize| counted[at / width] * (x[at] - targets[at]) / numbers.max(1.0);
+    let value = (0..x.len()).map(|at| distance(at) * (x[at] - targets[at])).sum();
+    (value, (0..x.len()).map(|at| 2.0 * distance(at)).collect())
+}
+
+#[test]
+fn the_squared_error_of_some_rows_agrees_with_float64_and_that_by_weights() {
+    for shape @ [samples, time, width] in [[1, 1, 1], [3, 5, 4], [7, 105, 3], [64, 33, 17]] {
+        let (count, rows) = (samples * time * width, samples * time);
+        let (x, targets) = (noise(1, count, 2.0), noise(2, count, 2.0));
+        for kept in [0, 3, 1] {
+            let of_row = |row: usize| f64::from(kept > 0 && row % kept == 0);
+            let counted: Vec<f64> = (0..rows).map(of_row).collect();
+            let numbers = counted.iter().sum::<f64>() * width as f64;
+            let (value, gradient) = squares_of_rows(&x, &targets, &counted, numbers);
+            let weights: Vec<f32> = counted.iter().map(|one| *one as f32).collect();
+            let masked = |x| {
+                let counted = tensor(&counted, [samples, time, 1]).inner();
+                let targets = tensor(&targets, shape).inner();
+                let value = masked_squared_error(x, targets, counted, numbers);
+                Ok(MeanLoss { value, weight: numbers })
+            };
+            let (found, slope, _) = measure(tensor(&x, shape), masked);
+            let what = format!("{shape:?}, {numbers} numbers");
+            close(&what, &[found], &[value], 1e-6);
+            close(&what, &slope, &gradient, 1e-6);
+            let targets = || tensor(&targets, shape);
+            let weighted = |x| squared_error(x, targets(), Some(&weights));
+            let (by_weights, _, weight) = measure(tensor(&x, shape), weighted);
+            close(&what, &[found, numbers], &[by_weights, weight], 1e-6);
+        }
+    }
+    let nothing = tensor(&[], [0, 3, 2]);
+    let value = masked_squared_error(nothing.clone(), nothing, tensor(&[], [0, 3, 1]), 0.0);
+    assert_eq!(read(value), [0.0]);
 }
 
 #[test]

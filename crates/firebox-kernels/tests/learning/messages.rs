@@ -19,8 +19,8 @@ use firebox_kernels::{
     conv1d_channels_first, cross_entropy, dense_layers, disentangled_attention, dropout,
     dropout_add, embedding, encoder_layer, feed_forward, feed_forward_add, gelu_dropout, huber,
     indicator, init_conv1d, layer_norm, linear, linear_activated, linear_add, linear_in,
-    max_pool1d, product, relu_dropout, self_attention, self_attention_masked, squared_error,
-    update_on_device, update_parameters,
+    masked_squared_error, max_pool1d, product, relu_dropout, self_attention, self_attention_masked,
+    squared_error, update_on_device, update_parameters,
 };
 
 /// A call that is refused, and what its message holds.
@@ -560,6 +560,16 @@ fn shapes() -> Vec<Case> {
             "squared_error",
             || told(squared_error(zeros([2, 3]), half([3, 2]), None)),
             &["targets were given for [2, 3]", "not [3, 2] in F16", "F32"],
+        ),
+        case(
+            "masked_squared_error",
+            || drop(masked_squared_error(zeros([2, 3]), zeros([2, 3]), zeros([2, 3]), 1.0)),
+            &["predictions [2, 3] in F32", "counted [2, 3] in F32", "[2, 1], one for each row"],
+        ),
+        case(
+            "masked_squared_error",
+            || drop(masked_squared_error(zeros([2, 3]), half([2, 3]), zeros([2, 1]), 1.0)),
+            &["a masked squared error", "targets [2, 3] in F16"],
         ),
         case(
             "huber",

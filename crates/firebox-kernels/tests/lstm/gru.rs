@@ -4,7 +4,7 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use firebox_core::Stream;
-use firebox_kernels::{CpuKernels, Gru, GruConfig};
+use firebox_kernels::{CpuKernels, Gru, GruConfig, LstmConfig};
 
 use crate::support::case::{float, noise, values};
 use crate::support::relative_error;
@@ -208,5 +208,31 @@ fn the_fused_kernels_agree_with_burns_operations() {
                 assert!(error < 2e-5, "{kernels:?}: off by {error:.2e}");
             }
         }
+    }
+}
+
+#[test]
+fn outputs_alone_are_those_of_a_forward_pass() {
+    let device = Device::flex().autodiff();
+    for (layers, lengths) in [(1, [5, 5, 5]), (2, [3, 0, 5])] {
+        let lstm = LstmConfig { layers, bidirectional: true, ..LstmConfig::new(3, 6) };
+        let gru = GruConfig { layers, bidirectional: true, ..GruConfig::new(3, 6) };
+        let stream = Stream::new(layers as u64, "outputs");
+        let (lstm, gru) = (lstm.init(stream, &device), gru.init(stream.substream(1), &device));
+        let input = noise(stream.substream(2), 3 * 5 * 3, 1.0);
+        let check = |run: &dyn Fn(Tensor<3>) -> [Tensor<3>; 2]| {
+            let with_gradient = |which: usize| {
+                let input = float::<3>(&input, [3, 5, 3], &device).require_grad();
+                let output = run(input.clone())[which].clone();
+                let gradients = (output.clone() * output.clone()).sum().backward();
+                (values(output), values(input.grad(&gradients).unwrap()))
+            };
+            assert_eq!(with_gradient(0), with_gradient(1), "{layers} layers");
+        };
+        let lengths = Some(&lengths[..]);
+        check(&|x| {
+            [lstm.forward(x.clone(), lengths, None, None).0, lstm.outputs(x, lengths, None)]
+        });
+        check(&|x| [gru.forward(x.clone(), lengths, None, None).0, gru.outputs(x, lengths, None)]);
     }
 }
