@@ -252,6 +252,18 @@ fn some<const D: usize>(x: &Tensor<D>) -> bool {
     x.dims().iter().all(|size| *size > 0)
 }
 
+/// The numbers of a tensor on a GPU in another float type, as they lie; the tensor itself if it has that.
+#[cfg(feature = "cube")]
+pub(crate) fn cast<const D: usize>(x: Tensor<D>, to: DType) -> Tensor<D> {
+    if x.dtype() == to {
+        return x;
+    }
+    if !some(&x) {
+        return x.cast(to);
+    }
+    Tensor::from_dispatch(<Dispatch as ProductOps>::firebox_cast(x.into_dispatch(), to))
+}
+
 /// A number added to each column of matrices on a GPU whose kernels take their type. Its gradient is summed by one of ours.
 ///
 /// # Shapes

@@ -8,7 +8,8 @@ use super::Attention;
 use crate::cpu::{AttentionLengths, AttentionSizes, ProbabilityMask};
 use crate::cube::{AttentionCall, AttentionOps};
 use crate::cuts::GpuKernels;
-use crate::rounded::{cast, compute_type};
+use crate::products::cast;
+use crate::rounded::compute_type;
 
 /// A call of the kernels, and the type that they compute in.
 #[derive(Clone, Copy)]
@@ -95,5 +96,7 @@ fn streams(mask: Option<ProbabilityMask>, heads: usize, device: &Device) -> Tens
 }
 
 fn whole(values: Vec<i32>, shape: [usize; 2], device: &Device) -> Tensor<2, Int> {
-    Tensor::from_data(TensorData::new(values, shape), (device, DType::I32))
+    // As one row: some devices pad the rows of what is copied to them.
+    let row = TensorData::new(values, [shape[0] * shape[1]]);
+    Tensor::<1, Int>::from_data(row, (device, DType::I32)).reshape(shape)
 }

@@ -35,6 +35,7 @@ mod bits;
 mod by_unit;
 mod cell;
 mod columns;
+mod convert;
 mod cut;
 mod device;
 mod dropout;

@@ -19,7 +19,10 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::convert;
+use super::list::TensorList;
 use super::sums::over_rows;
+use super::tensors::hand_on;
 use super::tiles::{self, Task};
 use super::watch::{LaunchedWork, launching};
 use crate::cuts::product_parts;
@@ -76,6 +79,16 @@ pub(crate) trait ProductOps: Backend {
         shifted::<Self>(y, bias)
     }
 
+    /// The differentiable operation: numbers in another float type.
+    #[fusion(default)]
+    fn firebox_cast(x: FloatTensor<Self>, to: DType) -> FloatTensor<Self> {
+        one(Self::firebox_convert(TensorList(vec![x]), to))
+    }
+
+    /// Tensors of one float type in another, in one launch.
+    #[fusion(meta = |tensors, to| converted(tensors, *to))]
+    fn firebox_convert(#[extension_type] tensors: TensorList<Self>, to: DType) -> TensorList<Self>;
+
     /// The sums over the rows of each matrix, `[matrices, width]`, of numbers that lie as `[matrices, rows, width]`, summed
     /// in f32, in a type.
     #[fusion(meta = |_x, sizes, to| TensorSpec::new([sizes[0], sizes[2]].into(), *to))]
@@ -92,12 +105,29 @@ pub(super) fn shifted<B: Backend>(y: FloatTensor<B>, bias: FloatTensor<B>) -> Fl
     B::float_reshape(sum, shape)
 }
 
-/// An operand in the type that it is multiplied in.
-fn rounded<B: Backend>(x: FloatTensor<B>, way: ProductWay) -> FloatTensor<B> {
-    match way.rounded {
-        Some(narrow) if narrow != x.dtype() => B::float_cast(x, narrow.into()),
-        _ => x,
+/// Operands in the type that they are multiplied in; several are converted in one launch.
+fn rounded<B: ProductOps, const N: usize>(
+    operands: [FloatTensor<B>; N],
+    way: ProductWay,
+) -> [FloatTensor<B>; N] {
+    let Some(narrow) = way.rounded else { return operands };
+    let wide = |x: &FloatTensor<B>| x.dtype() != narrow;
+    let given: Vec<_> = operands.iter().filter(|x| wide(x)).cloned().collect();
+    if given.is_empty() {
+        return operands;
     }
+    let mut made = B::firebox_convert(TensorList(given), narrow).0.into_iter();
+    operands.map(|x| if wide(&x) { made.next().unwrap_or(x) } else { x })
+}
+
+/// The tensor of a list of one.
+fn one<B: Backend>(mut list: TensorList<B>) -> FloatTensor<B> {
+    list.0.remove(0)
+}
+
+#[cfg(feature = "fusion")]
+fn converted(tensors: &[TensorSpec], to: DType) -> Vec<TensorSpec> {
+    tensors.iter().map(|x| TensorSpec::new(x.shape.clone(), to)).collect()
 }
 
 #[cfg(feature = "fusion")]
@@ -134,6 +164,10 @@ impl ProductOps for CubeBackend {
         to: DType,
     ) -> FloatTensor<Self> {
         multiply(left, right, Some(into_contiguous(bias)), way, to)
+    }
+
+    fn firebox_convert(tensors: TensorList<Self>, to: DType) -> TensorList<Self> {
+        TensorList(convert::converted(tensors.0, to))
     }
 
     fn firebox_sum_rows(x: FloatTensor<Self>, sizes: [usize; 3], to: DType) -> FloatTensor<Self> {
@@ -178,7 +212,7 @@ struct Tape<B: Backend> {
 impl<B: ProductOps> Tape<B> {
     fn new(left: FloatTensor<B>, right: FloatTensor<B>, way: ProductWay) -> Self {
         let types @ [given, _] = [left.dtype(), right.dtype()];
-        let [left, right] = [left, right].map(|x| rounded::<B>(x, way));
+        let [left, right] = rounded::<B, 2>([left, right], way);
         Self { left, right, types, to: way.to.unwrap_or(given), way }
     }
 
@@ -190,7 +224,7 @@ impl<B: ProductOps> Tape<B> {
         [to_left, to_right]: [Option<NodeId>; 2],
     ) {
         let Self { left, right, types, way, .. } = self;
-        let d = rounded::<B>(d, way);
+        let [d] = rounded::<B, 1>([d], way);
         let turned = |x: FloatTensor<B>| {
             let axes = x.shape().num_dims();
             B::float_swap_dims(x, axes - 2, axes - 1)
@@ -291,6 +325,21 @@ fn summed<B: ProductOps>(
     gradient
 }
 
+/// Numbers in another type.
+#[derive(Debug)]
+struct Cast;
+
+impl<B: ProductOps> Backward<B, 1> for Cast {
+    /// The type that they came in.
+    type State = DType;
+
+    fn backward(self, ops: Ops<DType, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        hand_on::<B, _, _, 1>(ops, grads, |d, given| {
+            B::firebox_convert(TensorList(vec![d]), given).0
+        });
+    }
+}
+
 /// A bias, whose gradient is summed by a kernel of its own.
 #[derive(Debug)]
 struct Bias;
@@ -371,6 +420,20 @@ impl<B: ProductOps, C: CheckpointStrategy> ProductOps for Autodiff<B, C> {
             OpsKind::Tracked(prep) => prep.finish((), shifted::<B>(y, bias)),
             OpsKind::UnTracked(prep) => prep.finish(shifted::<B>(y, bias)),
         }
+    }
+
+    fn firebox_cast(x: FloatTensor<Self>, to: DType) -> FloatTensor<Self> {
+        let (x, guard) = x.into_parts();
+        let given = x.dtype();
+        let out = B::firebox_cast(x, to);
+        match Cast.prepare::<C>([guard]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish(given, out),
+            OpsKind::UnTracked(prep) => prep.finish(out),
+        }
+    }
+
+    fn firebox_convert(_: TensorList<Self>, _: DType) -> TensorList<Self> {
+        unreachable!("operands are converted below the graph, single tensors by `firebox_cast`")
     }
 
     fn firebox_sum_rows(_: FloatTensor<Self>, _: [usize; 3], _: DType) -> FloatTensor<Self> {

@@ -62,7 +62,7 @@ pub(crate) enum Descent {
 /// The first cube and the last but one of tensor `i`, as far as they are known when the kernel is
 /// compiled; whether the cube in hand is among them.
 #[cube]
-fn is_of(ends: &Sequence<u32>, #[comptime] i: usize) -> bool {
+pub(super) fn is_of(ends: &Sequence<u32>, #[comptime] i: usize) -> bool {
     let cube = CUBE_POS_X;
     if comptime!(i == 0) {
         cube < ends[0]
@@ -73,7 +73,7 @@ fn is_of(ends: &Sequence<u32>, #[comptime] i: usize) -> bool {
 
 /// The first number of the thread in hand within tensor `i`, and how far it strides.
 #[cube]
-fn strided(ends: &Sequence<u32>, #[comptime] i: usize) -> (usize, usize) {
+pub(super) fn strided(ends: &Sequence<u32>, #[comptime] i: usize) -> (usize, usize) {
     let begin = if comptime!(i == 0) { 0u32.runtime() } else { ends[comptime!(i - 1)] };
     let first = (CUBE_POS_X - begin) * CUBE_DIM + UNIT_POS;
     let stride = (ends[i] - begin) * CUBE_DIM;

@@ -11,8 +11,8 @@ use firebox_core::Precision;
 use super::{Direction, LstmState, Stack};
 use crate::cube::{Factor, LstmOps, Parameters, TensorList, UnitOps, Way};
 use crate::cuts::{GpuKernels, parts};
-use crate::products::{ProductWay, add_bias, product, shifted_in_halves};
-use crate::rounded::{cast, compute_type};
+use crate::products::{ProductWay, add_bias, cast, product, shifted_in_halves};
+use crate::rounded::compute_type;
 
 /// How a layer is computed, and in which type.
 #[derive(Clone, Copy)]
