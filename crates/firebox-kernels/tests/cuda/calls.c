@@ -4,14 +4,23 @@
  *     cc -O1 -shared -fPIC -o calls.so calls.c -ldl
  *     CALLS=calls.txt LD_PRELOAD=./calls.so firebox bench --workload lstm-mae --precision bf16 --device cuda:0
  *
+ * With STALL=5 besides, whenever no kernel was launched for so many milliseconds, once 5,000 were, the stacks of all
+ * threads go to the standard error, 20 times at most: each a line with its name, and places in the program for `addr2line -Cfpie PROGRAM`,
+ * of the one that was not stripped.
+ *
  * Lines of the file: the time in milliseconds, the thread, the call, how long it took. At the end, of the last waits and
  * copies of more than 50 kB, when they were asked for, the queue or the bytes, and their time. Works with programs that find
  * the driver's calls by dlsym, as cudarc does. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -78,6 +87,59 @@ static void last(void) {
     fflush(out());
 }
 
+enum { DEEP = 48, STALLS = 20, WARM = 5000 };
+static volatile double launched;
+static int launches;
+
+/* In the thread that is asked: where it is. */
+static void stack(int signal) {
+    (void)signal;
+    void *places[DEEP];
+    char name[17] = "", line[64];
+    prctl(PR_GET_NAME, name);
+    int size = snprintf(line, sizeof line, "thread %ld %s\n", (long)syscall(SYS_gettid), name);
+    if (write(STDERR_FILENO, line, size) < 0) return;
+    backtrace_symbols_fd(places, backtrace(places, DEEP), STDERR_FILENO);
+}
+
+static void ask_all(void) {
+    DIR *threads = opendir("/proc/self/task");
+    struct dirent *entry;
+    while (threads && (entry = readdir(threads))) {
+        long thread = atol(entry->d_name);
+        if (thread <= 0 || thread == (long)syscall(SYS_gettid)) continue;
+        syscall(SYS_tgkill, getpid(), thread, SIGUSR2);
+        /* One after the other, so that lines do not mix. */
+        usleep(1000);
+    }
+    if (threads) closedir(threads);
+}
+
+static void *watch(void *stall) {
+    double told = 0;
+    for (int count = 0; count < STALLS; usleep(200)) {
+        double last = launched;
+        if (launches < WARM || last == told || now() - last < *(double *)stall) continue;
+        fprintf(stderr, "no launch for %.1f ms at %.2f\n", now() - last, last);
+        ask_all();
+        told = last, count++;
+    }
+    return NULL;
+}
+
+static void begin_watch(void) {
+    static double stall;
+    void *one;
+    pthread_t thread;
+    const char *asked = getenv("STALL");
+    if (!asked || stall) return;
+    stall = atof(asked);
+    backtrace(&one, 1); /* which loads what it needs, as no handler may */
+    struct sigaction action = {.sa_handler = stack, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR2, &action, NULL);
+    pthread_create(&thread, NULL, watch, &stall);
+}
+
 #define WATCHED(X) \
     X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuMemAlloc_v2) X(cuMemAllocAsync) X(cuMemFree_v2) X(cuMemFreeAsync) \
     X(cuMemAllocHost_v2) X(cuMemFreeHost) X(cuMemcpyDtoHAsync_v2) X(cuStreamSynchronize) X(cuEventRecord) \
@@ -89,6 +151,7 @@ static void last(void) {
         double since = now(); \
         long result = real_##name(PASSED); \
         tell(#name, since); \
+        if (!strncmp(#name, "cuLaunch", 8)) launched = now(), __sync_fetch_and_add(&launches, 1); \
         return result; \
     }
 WATCHED(WATCH)
@@ -118,7 +181,7 @@ void *dlsym(void *library, const char *name) {
     void *found = real(library, name);
     if (!found || strncmp(name, "cu", 2)) return found;
     if (!strcmp(name, "cuEventCreate")) {
-        if (!create) atexit(last);
+        if (!create) atexit(last), begin_watch();
         create = (call)found;
     }
     if (!strcmp(name, "cuEventRecord")) record = (call)found;
