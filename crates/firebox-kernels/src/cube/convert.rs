@@ -25,8 +25,8 @@ fn convert<F: Float, T: Float, N: Size>(
     to: &mut Sequence<Box<[Vector<T, N>]>>,
     sizes: &Sequence<u32>,
     ends: &Sequence<u32>,
-    #[define(F)] _from: ElemType,
-    #[define(T)] _to: ElemType,
+    #[define(F)] _given: ElemType,
+    #[define(T)] _wanted: ElemType,
 ) {
     #[unroll]
     for i in 0..from.len() {

@@ -150,8 +150,8 @@ fn prepared(squared_norm: f32, loss_scale: f32, norm: f32) -> f32 {
 #[cube]
 fn applies(squared_norm: f32, losses: &[f32], count: u32) -> bool {
     let mut finite = is_finite(squared_norm);
-    for loss in 0..count as usize {
-        finite = finite && is_finite(losses[loss]);
+    for at in range_stepped(0usize, count as usize, 1usize) {
+        finite = finite && is_finite(losses[at]);
     }
     finite
 }

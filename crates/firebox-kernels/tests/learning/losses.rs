@@ -159,7 +159,7 @@ fn the_squared_error_of_some_rows_agrees_with_float64_and_that_by_weights() {
         let (count, rows) = (samples * time * width, samples * time);
         let (x, targets) = (noise(1, count, 2.0), noise(2, count, 2.0));
         for kept in [0, 3, 1] {
-            let of_row = |row: usize| f64::from(kept > 0 && row % kept == 0);
+            let of_row = |row: usize| f64::from(kept > 0 && row.is_multiple_of(kept));
             let counted: Vec<f64> = (0..rows).map(of_row).collect();
             let numbers = counted.iter().sum::<f64>() * width as f64;
             let (value, gradient) = squares_of_rows(&x, &targets, &counted, numbers);
