@@ -230,8 +230,9 @@ pub use max_pool::max_pool1d;
 pub use noise::GaussianNoise;
 pub use norm::layer_norm;
 pub use optimizer::{
-    Clip, DeviceConstants, DeviceStep, ParameterUpdate, SquaredNorm, StepState, UpdateRule,
-    add_scaled, approach, approach_on_device, squared_norm, update_on_device, update_parameters,
+    Clip, DeviceConstants, DeviceStep, ParameterUpdate, ScaleRule, SquaredNorm, StepState,
+    UpdateRule, add_scaled, approach, approach_on_device, rescale_on_device, squared_norm,
+    update_on_device, update_parameters,
 };
 pub use packed::KeptWeights;
 pub use products::{F32Products, NoF32Products, product};

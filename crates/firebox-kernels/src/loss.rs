@@ -358,10 +358,11 @@ pub fn masked_squared_error<const D: usize>(
         listed(operands)
     );
     let inner = |tensor: Tensor<D>| if tensor.is_autodiff() { tensor.inner() } else { tensor };
-    let (targets, counted, sum) = (inner(targets), inner(counted), numbers.max(1.0));
+    let [predictions, targets, counted] = [predictions, inner(targets), inner(counted)].map(in_f32);
+    let sum = numbers.max(1.0);
     #[cfg(feature = "cube")]
     {
-        let flat = |tensor: Tensor<D>| in_f32(tensor.flatten::<1>(0, D - 1));
+        let flat = |tensor: Tensor<D>| tensor.flatten::<1>(0, D - 1);
         let predictions = flat(predictions.clone());
         if gpu::takes_elements(&predictions) {
             let both = [predictions, flat(targets)];

@@ -29,7 +29,9 @@ use crate::device::{flex, is_flex, own};
 use crate::operands::{Operand, alike, listed, operand, types};
 use crate::profile::kernel_span;
 
-pub use device::{DeviceConstants, DeviceStep, approach_on_device, update_on_device};
+pub use device::{
+    DeviceConstants, DeviceStep, ScaleRule, approach_on_device, rescale_on_device, update_on_device,
+};
 
 type Primitive = FloatTensor<Flex>;
 

@@ -42,6 +42,13 @@ impl Resident {
     ];
 }
 
+impl fmt::Display for Resident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(one, _)| one == self).map(|(_, name)| *name);
+        f.write_str(name.unwrap_or_default())
+    }
+}
+
 impl FromStr for Resident {
     type Err = String;
 

@@ -83,7 +83,7 @@ pub(crate) fn hidden(
     inputs.clone() * (1.0 - masked.clone()) + token * masked.clone()
 }
 
-/// The squared error of a reconstruction, summed over all channels of the scored steps and divided by their
+/// The squared error of a reconstruction, of which the inputs get no gradient, summed over all channels of the scored steps and divided by their
 /// number, which is the loss's weight.
 ///
 /// # Shapes

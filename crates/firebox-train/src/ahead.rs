@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use firebox_kernels::{DeviceConstants, DeviceStep};
+use firebox_kernels::{DeviceConstants, DeviceStep, ScaleRule, rescale_on_device};
 use firebox_models::Loss;
 
 use crate::config::{NonFinite, TrainConfig};
@@ -187,7 +187,7 @@ impl Ahead {
         let loss_scale = match self.scaler.take().zip(self.dynamic) {
             Some((before, dynamic)) => {
                 let scale = before[0].clone() * step.taken.factor;
-                self.scaler = Some(rescaled(&dynamic, before, &step.squared_norm));
+                self.scaler = Some(rescale_on_device(&rule(&dynamic), before, &step.squared_norm));
                 scale
             }
             None => one(scaler.scale * step.taken.factor),
@@ -237,19 +237,8 @@ fn number(values: Vec<f64>, device: &Device) -> Tensor<1> {
     Tensor::from_data(TensorData::new(values, [size]), (device, DType::F32))
 }
 
-/// [`Scaler::update`] on the device.
-fn rescaled(
-    dynamic: &DynamicScale,
-    [scale, good_steps]: [Tensor<1>; 2],
-    squared_norm: &Tensor<1>,
-) -> [Tensor<1>; 2] {
-    let DynamicScale { growth, backoff, interval, floor, .. } = *dynamic;
-    let found = squared_norm.clone().is_finite().bool_not();
-    let good_steps = good_steps + 1.0;
-    let rises = good_steps.clone().equal_elem(interval as f64);
-    let grown = scale.clone() * growth;
-    let grows = rises.clone().bool_and(grown.clone().is_finite());
-    let fallen = (scale.clone() * backoff).clamp_min(floor as f32);
-    let scale = scale.mask_where(grows, grown).mask_where(found.clone(), fallen);
-    [scale, good_steps.mask_fill(rises.bool_or(found), 0.0)]
+/// The device's rule of a scale that [`Ahead::new`] has found to be the same there.
+fn rule(&DynamicScale { growth, backoff, interval, floor, .. }: &DynamicScale) -> ScaleRule {
+    let interval = u32::try_from(interval).unwrap_or(u32::MAX);
+    ScaleRule { growth: growth as f32, backoff: backoff as f32, interval, floor: floor as f32 }
 }

@@ -2,7 +2,7 @@
 //! which whoever wants them whole has to copy.
 
 use burn_cubecl::cubecl::{self, prelude::*};
-use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::tensor::CubeTensor;
 
 use burn::backend::TensorMetadata;
@@ -46,17 +46,22 @@ fn dense(x: CubeTensor) -> CubeTensor {
 }
 
 /// Tensors of one other float type in this one; each has the order in memory that it had, if it filled its memory. There
-/// are numbers, at most 2³² of each.
+/// are numbers.
 pub(super) fn converted(tensors: Vec<CubeTensor>, dtype: DType) -> Vec<CubeTensor> {
+    let count = |x: &CubeTensor| x.shape().num_elements();
+    // Places are numbers of 32 bits here.
+    if tensors.iter().any(|x| count(x) > i32::MAX as usize) {
+        return tensors.into_iter().map(|x| cast(x, dtype)).collect();
+    }
     let tensors: Vec<CubeTensor> = tensors.into_iter().map(dense).collect();
     let from = tensors[0].dtype;
+    debug_assert!(tensors.iter().all(|x| x.dtype == from), "operands have one type");
     let new = |x: &CubeTensor| CubeTensor { meta: x.meta.clone(), ..empty(x, x.shape(), dtype) };
     let out: Vec<CubeTensor> = tensors.iter().map(new).collect();
     let client = tensors[0].client.clone();
     let hardware = without_cores(&client);
     let team = Team::whole(&hardware);
-    let at_once = tensors_at_once(&hardware, 2);
-    let count = |x: &CubeTensor| x.shape().num_elements();
+    let at_once = tensors_at_once(&hardware, 2).max(1);
     let vector = if tensors.iter().all(|x| count(x).is_multiple_of(VECTOR)) { VECTOR } else { 1 };
     for (given, made) in tensors.chunks(at_once).zip(out.chunks(at_once)) {
         let sweep = Sweep::new(&hardware, team, given.iter().map(|x| count(x) / vector));

@@ -93,7 +93,9 @@ pub(crate) use named::{has_cores, has_tf32};
 pub(crate) use noise::{DeviceNoise, NoiseOps};
 pub(crate) use norm::{NormOps, NormSettings, norm_fits};
 pub(crate) use op::{LstmOps, Way};
-pub(crate) use optimizer::{Combination, OptimizerOps, StepNumbers, StepSettings, has_room};
+pub(crate) use optimizer::{
+    Combination, OptimizerOps, ScaleState, StepNumbers, StepSettings, has_room,
+};
 pub(crate) use permutation::PermutationOps;
 pub(crate) use pool::PoolOps;
 pub(crate) use product::ProductOps;

@@ -17,12 +17,12 @@ use super::list::TensorList;
 pub(crate) use super::sweep::Combination;
 use super::sweep::{
     COLUMNS, DESCENT_COLUMNS, ListsLaunch, adamw, combine, descend, descend_with_momentum,
-    descent_numbers, squares, step_numbers,
+    descent_numbers, rescale, squares, step_numbers,
 };
 use super::tensors::{arguments, empty, sum};
 use super::watch::{LaunchedWork, launching};
 use crate::cuts::{Sweep, Team, tensors_at_once};
-use crate::optimizer::UpdateRule;
+use crate::optimizer::{ScaleRule, UpdateRule};
 
 /// What a step needs besides what the device holds.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,14 @@ pub(crate) struct StepNumbers<B: Backend> {
     pub(crate) numbers: FloatTensor<B>,
     /// Updates that were applied, with this one, `[1]`.
     pub(crate) updates: FloatTensor<B>,
+}
+
+/// A loss scale and the steps since it last changed, both `[1]`.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "fusion"))]
+pub(crate) struct ScaleState<B: Backend> {
+    pub(crate) scale: FloatTensor<B>,
+    pub(crate) good_steps: FloatTensor<B>,
 }
 
 /// Optimizer steps on a GPU. All tensors are f32 but where it says otherwise, and in no graph.
@@ -69,6 +77,15 @@ pub(crate) trait OptimizerOps: Backend {
         constants: FloatTensor<Self>,
         settings: StepSettings,
     ) -> StepNumbers<Self>;
+
+    /// The loss scale and its good steps after gradients of this squared norm; each is `[1]`.
+    #[fusion(meta = |scale, good_steps, _squared_norm, _rule| scaled(scale, good_steps))]
+    fn firebox_rescale(
+        scale: FloatTensor<Self>,
+        good_steps: FloatTensor<Self>,
+        squared_norm: FloatTensor<Self>,
+        rule: ScaleRule,
+    ) -> ScaleState<Self>;
 
     /// The step: of `changed`, which has the weights of each parameter followed by its moments, as many as
     /// the rule keeps, the new values. Numbers are those of [`StepNumbers`].
@@ -102,6 +119,11 @@ fn numbers(
     StepNumbersMetadata { numbers, updates: updates.clone() }
 }
 
+#[cfg(feature = "fusion")]
+fn scaled(scale: &TensorSpec, good_steps: &TensorSpec) -> ScaleStateMetadata {
+    ScaleStateMetadata { scale: scale.clone(), good_steps: good_steps.clone() }
+}
+
 /// Numbers of a parameter in a step by this rule.
 fn columns(rule: &UpdateRule) -> usize {
     match rule {
@@ -110,9 +132,13 @@ fn columns(rule: &UpdateRule) -> usize {
     }
 }
 
-/// Whether a device can bind the buffers of a parameter at once.
+/// Buffers of the launch that makes a step's numbers: as many as WebGPU has at least.
+const STEP_BUFFERS: usize = 8;
+
+/// Whether a device can bind the buffers of a parameter at once, and those of a step's numbers.
 pub(crate) fn has_room(client: &Client) -> bool {
-    tensors_at_once(&without_cores(client), 4) > 0
+    let hardware = without_cores(client);
+    hardware.bindings >= STEP_BUFFERS && tensors_at_once(&hardware, 4) > 0
 }
 
 /// The same numbers, whole, in order and held by nobody else.
@@ -247,6 +273,34 @@ impl OptimizerOps for CubeBackend {
         };
         launching(|| work("numbers of the step", parameters, 40, 4 * (3 + width)), launch);
         StepNumbers { numbers, updates }
+    }
+
+    fn firebox_rescale(
+        scale: FloatTensor<Self>,
+        good_steps: FloatTensor<Self>,
+        squared_norm: FloatTensor<Self>,
+        rule: ScaleRule,
+    ) -> ScaleState<Self> {
+        let [scale, good_steps] = [scale, good_steps].map(own);
+        let squared_norm = into_contiguous(squared_norm);
+        let ScaleRule { growth, backoff, interval, floor } = rule;
+        // SAFETY: three buffers of one number, of which nobody else holds the two that are written, are read at 0.
+        let launch = || unsafe {
+            rescale::launch_unchecked(
+                &scale.client,
+                device::count([1, 1]),
+                device::dim([1, 1]),
+                scale.clone().into_buffer_arg(),
+                good_steps.clone().into_buffer_arg(),
+                squared_norm.into_buffer_arg(),
+                growth,
+                backoff,
+                interval as f32,
+                floor,
+            );
+        };
+        launching(|| work("loss scale", 1, 5, 20), launch);
+        ScaleState { scale, good_steps }
     }
 
     fn firebox_update(

@@ -117,7 +117,13 @@ fn rounded<B: ProductOps, const N: usize>(
         return operands;
     }
     let mut made = B::firebox_convert(TensorList(given), narrow).0.into_iter();
-    operands.map(|x| if wide(&x) { made.next().unwrap_or(x) } else { x })
+    operands.map(|x| {
+        if wide(&x) {
+            made.next().unwrap_or_else(|| unreachable!("one was made for each"))
+        } else {
+            x
+        }
+    })
 }
 
 /// The tensor of a list of one.

@@ -268,6 +268,29 @@ pub(super) fn descent_numbers(
     }
 }
 
+/// A loss scale and the steps without an overflow, each one number, after a step with gradients of this squared norm, as
+/// `torch.amp.GradScaler` has them; one thread.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments, reason = "a kernel has one argument for each number")]
+pub(super) fn rescale(
+    scale: &mut [f32],
+    good_steps: &mut [f32],
+    squared_norm: &[f32],
+    growth: f32,
+    backoff: f32,
+    interval: f32,
+    floor: f32,
+) {
+    if UNIT_POS == 0 {
+        let (before, finite) = (scale[0], is_finite(squared_norm[0]));
+        let (good, grown) = (good_steps[0] + 1.0f32, before * growth);
+        let rises = good == interval;
+        let risen = select(rises && is_finite(grown), grown, before);
+        scale[0] = select(finite, risen, (before * backoff).max(floor));
+        good_steps[0] = select(finite && !rises, good, 0.0f32);
+    }
+}
+
 /// Updates a tensor's weights and moments where they are, by its row of `numbers`.
 #[cube]
 #[allow(clippy::too_many_arguments, reason = "a parameter has four tensors")]

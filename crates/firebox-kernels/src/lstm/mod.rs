@@ -248,7 +248,8 @@ impl Lstm {
         self.stack().forward(input, lengths, state, dropout, weights)
     }
 
-    /// The output of [`forward`](Self::forward) from a state of zeros, alone: a GPU has a few launches less to do.
+    /// The output of [`forward`](Self::forward) from a state of zeros, alone: the states of several layers are not put
+    /// together, which are a few launches less on a GPU.
     ///
     /// # Shapes
     /// As there.

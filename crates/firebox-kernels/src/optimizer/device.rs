@@ -119,7 +119,7 @@ impl SquaredNorm {
 
 /// [`update_parameters`](super::update_parameters) by a state that is in the memory of the parameters'
 /// device. It comes back with the update counted, if it was applied: the next step needs a new norm of
-/// the gradients and, if they change, a new rate and scale.
+/// the gradients and new losses, and, if they change, a new rate and scale.
 ///
 /// On a GPU with kernels of this crate nothing is read back, and numbers are computed in f32 and not in f64:
 /// weights differ by some 1e-7 of a step. Elsewhere the state is read first.
@@ -160,6 +160,64 @@ pub fn update_on_device(
     let updates = super::update_parameters(rule, clip, &state, updates);
     let counted = if state.found_infinite() { 0.0 } else { 1.0 };
     (DeviceStep { updates: step.updates + counted, ..step }, updates)
+}
+
+/// How a loss scale follows from overflows: `torch.amp.GradScaler`, with a floor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScaleRule {
+    /// Factor after as many good steps as `interval`; a scale that it would make infinite stays.
+    pub growth: f32,
+    /// Factor after gradients that are not finite.
+    pub backoff: f32,
+    /// Good steps between two rises; exact up to 2²⁴.
+    pub interval: u32,
+    /// What no overflow brings it below.
+    pub floor: f32,
+}
+
+/// A loss scale and the good steps since it last changed, after a step whose gradients have this squared norm, without
+/// waiting for it; on a GPU with kernels of this crate in one launch.
+///
+/// # Shapes
+/// - scale, good steps, squared norm: `[1]` in f32 and in no graph
+///
+/// # Panics
+/// If one is not one number; the message holds shape and type.
+#[track_caller]
+pub fn rescale_on_device(
+    rule: &ScaleRule,
+    [scale, good_steps]: [Tensor<1>; 2],
+    squared_norm: &Tensor<1>,
+) -> [Tensor<1>; 2] {
+    let given = [("scale", &scale), ("good steps", &good_steps), ("squared norm", squared_norm)];
+    for (name, number) in given {
+        assert!(
+            number.dims() == [1],
+            "the {name} of a loss scale on the device is {:?} in {:?}; it must be [1] in F32",
+            number.dims(),
+            number.dtype()
+        );
+    }
+    #[cfg(feature = "cube")]
+    if super::gpu::takes(given.into_iter().map(|(_, number)| number)) {
+        use crate::cube::{OptimizerOps, ScaleState};
+
+        let [scale, good_steps, norm] =
+            [scale, good_steps, squared_norm.clone()].map(Tensor::into_dispatch);
+        let after = <burn::backend::Dispatch as OptimizerOps>::firebox_rescale(
+            scale, good_steps, norm, *rule,
+        );
+        let ScaleState { scale, good_steps } = after;
+        return [scale, good_steps].map(Tensor::from_dispatch);
+    }
+    let found = squared_norm.clone().is_finite().bool_not();
+    let good_steps = good_steps + 1.0;
+    let rises = good_steps.clone().equal_elem(f64::from(rule.interval));
+    let grown = scale.clone() * rule.growth;
+    let grows = rises.clone().bool_and(grown.clone().is_finite());
+    let fallen = (scale.clone() * rule.backoff).clamp_min(rule.floor);
+    let scale = scale.mask_where(grows, grown).mask_where(found.clone(), fallen);
+    [scale, good_steps.mask_fill(rises.bool_or(found), 0.0)]
 }
 
 /// [`approach`](super::approach) by a share that is in the memory of the tensors' device, `[1]` in f32. Where it

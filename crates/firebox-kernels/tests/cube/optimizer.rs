@@ -4,8 +4,9 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{
-    Clip, CpuKernels, DeviceStep, LaunchWatch, ParameterUpdate, SquaredNorm, StepState, UpdateRule,
-    approach_on_device, squared_norm, update_on_device, update_parameters,
+    Clip, CpuKernels, DeviceStep, LaunchWatch, ParameterUpdate, ScaleRule, SquaredNorm, StepState,
+    UpdateRule, approach_on_device, rescale_on_device, squared_norm, update_on_device,
+    update_parameters,
 };
 
 use super::alone;
@@ -356,6 +357,44 @@ fn a_rate_is_that_of_the_updates_that_were_applied_and_every_loss_has_to_be_fini
                 for (before, after) in before.iter().zip(after) {
                     assert_eq!(values(before.parameter.clone()), values(after.parameter));
                 }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_loss_scale_follows_as_on_the_host_in_one_launch() {
+    alone(|device| {
+        let one = |value: f64, device: &Device| {
+            Tensor::<1>::from_data(TensorData::new(vec![value as f32], [1]), device)
+        };
+        let rule = ScaleRule { growth: 2.0, backoff: 0.5, interval: 3, floor: 1.0 };
+        let bad = [f64::NAN, f64::INFINITY];
+        let norms = [1.0, 0.0, 4.0, bad[0], 1.0, 1.0, bad[1], bad[1], 1.0, 1.0, 1.0, 1.0];
+        // From a usual scale, from the floor, and from where growth would make it infinite.
+        for start in [65_536.0, 1.5, 2e38] {
+            let begin = |device: &Device| [one(start, device), one(0.0, device)];
+            let (mut there, mut here) = (begin(&device), begin(&Device::flex()));
+            let (mut scale, mut good) = (start as f32, 0);
+            for (step, norm) in norms.into_iter().enumerate() {
+                let norm_there = one(norm, &device);
+                let watch = LaunchWatch::start();
+                there = rescale_on_device(&rule, there, &norm_there);
+                let found = there.each_ref().map(|number| values(number.clone())[0]);
+                let launched = watch.end();
+                let named = launched.iter().filter(|one| one.work.is_some()).count();
+                assert_eq!(named, 1, "{launched:?}");
+                here = rescale_on_device(&rule, here, &one(norm, &Device::flex()));
+                good += 1;
+                if !norm.is_finite() {
+                    (scale, good) = ((scale * 0.5).max(1.0), 0);
+                } else if good == 3 {
+                    scale = if (scale * 2.0).is_finite() { scale * 2.0 } else { scale };
+                    good = 0;
+                }
+                let expected = [f64::from(scale), f64::from(good)];
+                assert_eq!(found, expected, "step {step} from {start}");
+                assert_eq!(here.each_ref().map(|number| values(number.clone())[0]), expected);
             }
         }
     });

@@ -455,6 +455,59 @@ fn a_gru_agrees_with_the_composed_one_on_the_cpu() {
 }
 
 #[test]
+fn what_is_frozen_has_no_gradient_and_takes_none_from_the_rest() {
+    /// Freezes the recurrent weights of the first direction.
+    struct Freeze(usize);
+
+    impl ModuleMapper for Freeze {
+        fn map_float<const D: usize>(&mut self, parameter: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            self.0 += 1;
+            // weight_ih, weight_hh, …
+            if self.0 == 2 { parameter.set_require_grad(false) } else { parameter }
+        }
+    }
+
+    alone(|device| {
+        let config = GruConfig { bidirectional: true, ..GruConfig::new(3, 6) };
+        let input = noise(Stream::new(8, "frozen"), 5 * 4 * 3, 1.0);
+        let run = |freeze: bool| {
+            let device = device.clone().autodiff();
+            let gru = config.init(Stream::new(9, "frozen"), &device);
+            let gru = if freeze { gru.map(&mut Freeze(0)) } else { gru };
+            let input = float::<3>(&input, [5, 4, 3], &device).require_grad();
+            let output = gru.outputs(input.clone(), None, None);
+            assert_eq!(
+                values(output.clone()),
+                values(gru.forward(input.clone(), None, None, None).0)
+            );
+            let gradients = output.square().sum().backward();
+            let mut all = vec![input.grad(&gradients).map(values)];
+            let mut visit = Visit { gradients: &gradients, all: vec![] };
+            gru.visit(&mut visit);
+            all.append(&mut visit.all);
+            all
+        };
+        let (mut whole, frozen) = (run(false), run(true));
+        assert_eq!(whole.len(), 9);
+        assert!(whole.iter().all(Option::is_some));
+        whole[2] = None;
+        assert_eq!(frozen, whole);
+    });
+}
+
+/// The gradients of parameters in their order.
+struct Visit<'a> {
+    gradients: &'a Gradients,
+    all: Vec<Option<Vec<f64>>>,
+}
+
+impl ModuleVisitor for Visit<'_> {
+    fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
+        self.all.push(parameter.val().grad(self.gradients).map(values));
+    }
+}
+
+#[test]
 fn dropout_draws_the_same_mask_on_every_device() {
     alone(|device| {
         let stream = Stream::new(5, "dropout");

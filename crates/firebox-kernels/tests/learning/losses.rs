@@ -180,6 +180,10 @@ fn the_squared_error_of_some_rows_agrees_with_float64_and_that_by_weights() {
             close(&what, &[found, numbers], &[by_weights, weight], 1e-6);
         }
     }
+    // The squares of halves are summed in f32.
+    let half = |x: f64| tensor(&[x; 8], [1, 4, 2]).inner().cast(DType::F16);
+    let counted = tensor(&[1.0; 4], [1, 4, 1]).inner().cast(DType::F16);
+    assert_eq!(read(masked_squared_error(half(300.0), half(-300.0), counted, 8.0)), [360_000.0]);
     let nothing = tensor(&[], [0, 3, 2]);
     let value = masked_squared_error(nothing.clone(), nothing, tensor(&[], [0, 3, 1]), 0.0);
     assert_eq!(read(value), [0.0]);

@@ -14,13 +14,13 @@ use firebox_kernels::{
     Activation, Attention, BatchNormConfig, BinaryCrossEntropy, Clip, CpuKernels, CrossEntropy,
     DenseLayer, DeviceStep, DisentangledAttention, DistanceRows, EncoderParameters,
     EncoderSettings, FeedForward, GruConfig, LossError, LstmConfig, LstmState, MeanLoss,
-    ParameterUpdate, StepState, UpdateRule, add_row_noise, add_scaled, approach,
+    ParameterUpdate, ScaleRule, StepState, UpdateRule, add_row_noise, add_scaled, approach,
     approach_on_device, attention, attention_masked, batched_product, binary_cross_entropy, conv1d,
     conv1d_channels_first, cross_entropy, dense_layers, disentangled_attention, dropout,
     dropout_add, embedding, encoder_layer, feed_forward, feed_forward_add, gelu_dropout, huber,
     indicator, init_conv1d, layer_norm, linear, linear_activated, linear_add, linear_in,
-    masked_squared_error, max_pool1d, product, relu_dropout, self_attention, self_attention_masked,
-    squared_error, update_on_device, update_parameters,
+    masked_squared_error, max_pool1d, product, relu_dropout, rescale_on_device, self_attention,
+    self_attention_masked, squared_error, update_on_device, update_parameters,
 };
 
 /// A call that is refused, and what its message holds.
@@ -275,6 +275,14 @@ fn types() -> Vec<Case> {
             "update_on_device",
             || on_device(zeros([3]), half([3])),
             &["an update of a parameter", ONE, "parameter [3] in F32", "gradient [3] in F16"],
+        ),
+        case(
+            "rescale_on_device",
+            || {
+                let rule = ScaleRule { growth: 2.0, backoff: 0.5, interval: 9, floor: 1.0 };
+                drop(rescale_on_device(&rule, [zeros([1]), zeros([3])], &zeros([1])));
+            },
+            &["the good steps of a loss scale on the device is [3] in F32", "must be [1]"],
         ),
         case(
             "add_scaled",

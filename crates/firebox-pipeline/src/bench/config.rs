@@ -133,7 +133,8 @@ pub struct BenchConfig {
     /// precision, normalised window by window and (but for cnn-lstm) varied anew. Not in evaluation, and not for
     /// bert-base, whose tokens are in memory in a run, too.
     pub stored: bool,
-    /// Where the samples lie that are not `stored`: by default where a run would have them.
+    /// Where the samples lie that are not `stored`: by default where a run would have them. What lies on the device needs
+    /// no `workers`. In evaluation they are streamed, as those of validation are.
     pub resident: Resident,
 }
 
@@ -192,6 +193,12 @@ impl BenchConfig {
         }
         if self.evaluate && (self.watched || self.seconds > 0.0) {
             return refuse("--watched and --seconds are for training; leave out --eval".to_owned());
+        }
+        if self.evaluate && matches!(self.resident, Resident::Device | Resident::Memory) {
+            let found = self.resident;
+            return refuse(format!(
+                "--resident {found} is for training: samples are streamed with --eval, as in validation"
+            ));
         }
         if self.parts && self.evaluate {
             return refuse("--parts is for training; leave out --eval".to_owned());
@@ -266,6 +273,8 @@ mod tests {
         );
         check(BenchConfig { evaluate: true, watched: true, ..config }, "leave out --eval");
         check(BenchConfig { parts: true, evaluate: true, ..config }, "--parts is for training");
+        let resident = Resident::Memory;
+        check(BenchConfig { resident, evaluate: true, ..config }, "--resident memory is for");
         check(BenchConfig { parts: true, steps: 2, ..config }, "--parts needs --steps of 3");
         check(BenchConfig { workers: 100_000, ..config }, "--workers is 100000");
         let forecast = BenchConfig::new(Workload::LstmForecast);

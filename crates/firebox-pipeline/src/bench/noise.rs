@@ -52,9 +52,11 @@ impl Noise {
         self.samples
     }
 
-    /// Each of the different samples once, and how often an epoch of this length has them.
+    /// Each of the different samples once, and how often an epoch has them that is as long as this or a little longer, and
+    /// whose batches are all full.
     pub(super) fn once(&self) -> (Self, usize) {
-        let times = self.len().div_ceil(self.samples);
+        let full = self.batch / common(self.batch, self.samples);
+        let times = self.len().div_ceil(self.samples).next_multiple_of(full);
         (Self { batch: self.samples, steps: 1, ..self.clone() }, times)
     }
 
@@ -79,6 +81,11 @@ impl Noise {
         let classes = (0..classes).map(|class| class.to_string()).collect();
         Self { labels: Some(labels), classes, ..self }
     }
+}
+
+/// The largest number that divides both.
+fn common(one: usize, other: usize) -> usize {
+    if other == 0 { one } else { common(other, one % other) }
 }
 
 /// Uniform integers from 0 to below `bound`.
@@ -175,5 +182,14 @@ mod tests {
         assert_eq!((noise.len(), met.len()), (100, 100));
         let (once, times) = noise.once();
         assert_eq!((once.len(), once.place(99), times), (100, 99, 1));
+        // Batches of 6 out of 4 or 9 samples, all full.
+        for (samples, steps, expected) in [(4, 1, 3), (4, 3, 6), (9, 1, 2), (9, 4, 4), (6, 5, 5)] {
+            let config = BenchConfig { steps, warmup: 0, ..config };
+            let sizes = Sizes { batch: 6, samples, ..sizes };
+            let (once, times) = Noise::normal(sizes, &config, 4).once();
+            let all = once.len() * times;
+            assert_eq!((once.len(), times), (samples, expected));
+            assert!(all >= 6 * steps as usize && all.is_multiple_of(6));
+        }
     }
 }

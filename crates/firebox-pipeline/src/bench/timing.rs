@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener, Precision, Requests, Stream};
 use firebox_kernels::KeptWeights;
-use firebox_loader::{Batches, LoaderConfig, Place, Position, TrainLoader, TrainSource};
+use firebox_loader::{HeldOutLoader, LoaderConfig, Place, TrainLoader, TrainSource};
 use firebox_models::Loss;
 use firebox_monitor::sampled;
 use firebox_train::{
@@ -197,6 +197,12 @@ pub(super) fn time<M: Module, O: Objective<M>>(
     let (mut watching, mut parts, mut on_device, mut place) = (None, None, None, None);
     // The processor's own time tells its utilisation without a sampler.
     sampled(if gpu { GPU_PERIOD } else { 0.0 }, false, &listener, || {
+        if config.evaluate {
+            // As a run validates.
+            place = Some(Place::Stream);
+            let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;
+            return evaluate(&model.valid(), objective, &loader, &steps);
+        }
         let loader = if config.stored {
             let stored = Arc::new(Stored::of(&noise, config.workload.versions())?);
             place = Some(Place::Stream);
@@ -209,9 +215,6 @@ pub(super) fn time<M: Module, O: Objective<M>>(
             place = Some(found);
             loader
         };
-        if config.evaluate {
-            return evaluate(&model.valid(), objective, loader.epoch(Position::START), &steps);
-        }
         let folder = tempfile::tempdir().map_err(crate::error::at(&std::env::temp_dir()))?;
         let train = |listener: &dyn Listener| {
             let run = Run {
@@ -257,6 +260,7 @@ fn train<M: Module, O: Objective<M>>(
     let config = TrainConfig {
         // Until it is stopped, if it goes by time.
         epochs: if config.seconds > 0.0 { 1_000_000 } else { 1 },
+        max_steps: (config.seconds <= 0.0).then_some(config.warmup + config.steps),
         schedule: Schedule::Constant(Constant::default()),
         early_stopping: None,
         // As a pipeline does it: f16 without a scale is another, worse job.
@@ -289,13 +293,13 @@ pub(crate) fn in_a_step(run: &TrainConfig) -> TrainConfig {
 fn evaluate<M: Module, O: Objective<M>>(
     model: &M,
     objective: &O,
-    batches: Batches,
+    loader: &HeldOutLoader,
     steps: &Mutex<Steps>,
 ) -> Result<(), PipelineError> {
     let samples = Stream::new(1337, "masks");
     let weights = KeptWeights::new();
     let mut start = Instant::now();
-    for batch in batches {
+    for batch in loader.batches() {
         let batch = batch?;
         let wait = start.elapsed().as_secs_f64() * 1e3;
         let streams = Streams { samples, dropout: None };

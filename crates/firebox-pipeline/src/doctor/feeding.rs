@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use firebox_core::Precision;
-use firebox_loader::default_workers;
+use firebox_loader::{Resident, default_workers};
 use serde::Serialize;
 
 use super::{Allowance, DoctorCase, MARGIN, Timed};
@@ -84,6 +84,7 @@ pub(super) fn feed(
     let settings = |workers, steps| BenchConfig {
         workers,
         stored: !case.reads_texts(),
+        resident: Resident::Stream,
         ..case.steps(precision, steps, 1)
     };
     let (share, begun) = (time.next(), Instant::now());

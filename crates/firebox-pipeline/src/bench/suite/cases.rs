@@ -1,6 +1,7 @@
 //! Which cases the suite has, and how long each is run.
 
 use firebox_core::Precision;
+use firebox_loader::Resident;
 use serde::{Deserialize, Serialize};
 
 use super::super::config::{BenchConfig, Workload};
@@ -170,6 +171,8 @@ impl Choice<'_> {
             let config = BenchConfig {
                 precision,
                 workers,
+                // What the loader's threads bring is one of the rows.
+                resident: Resident::Stream,
                 batch: Some(if self.quick { 64 } else { 512 }),
                 samples: Some(if self.quick { 4096 } else { R1_WINDOWS }),
                 ..BenchConfig::new(Workload::LstmMae)

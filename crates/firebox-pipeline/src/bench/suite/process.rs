@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::cases::Case;
 use super::result::Check;
+use firebox_loader::Resident;
+
 use crate::bench::{BenchResult, Ceilings};
 use crate::error::{PipelineError, at};
 
@@ -58,6 +60,9 @@ impl Program<'_> {
             if let Some(number) = number {
                 command.args([name, &number.to_string()]);
             }
+        }
+        if config.resident != Resident::Auto {
+            command.args(["--resident", &config.resident.to_string()]);
         }
         if config.seconds > 0.0 {
             command.args(["--seconds", &config.seconds.to_string()]);
