@@ -214,7 +214,9 @@ fn uploads(
     (config, device): (&LoaderConfig, &Device),
 ) -> Result<Uploads, LoadError> {
     let [_, channel] = source.shape();
-    let upload = Upload { device: device.clone(), channel, pinned: config.pin };
+    // In the queue of the steps, a flush would wait for the step before.
+    let flushed = config.pin || config.upload_ahead > 0;
+    let upload = Upload { device: device.clone(), channel, flushed };
     let prefetch = Prefetch::start(source, Arc::clone(plan), ends, endless, config, device)?;
     Uploads::start(prefetch, upload, config.upload_ahead)
 }

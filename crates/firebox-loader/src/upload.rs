@@ -42,8 +42,8 @@ pub(crate) struct Upload {
     pub(crate) device: Device,
     /// Channels of a batch.
     pub(crate) channel: usize,
-    /// Whether batches lie in pinned memory.
-    pub(crate) pinned: bool,
+    /// Whether the queue is flushed after each batch.
+    pub(crate) flushed: bool,
 }
 
 impl Upload {
@@ -58,10 +58,10 @@ impl Upload {
         let Filled { values, steps, lengths, labels, indices, took } = filled;
         let data = buffers.lend(values, [indices.len(), steps, self.channel]);
         let inputs = Tensor::from_data(data, &self.device);
-        if self.pinned {
+        if self.flushed {
             // The device gives memory back that it has copied, the batch before this one at the latest with the next
-            // flush; by itself it would do so for many at a time. What is wrong with it is told by whoever reads a
-            // result.
+            // flush. By itself it would do so for 64 at a time, and pin new memory for each of the first 128. What is
+            // wrong with it is told by whoever reads a result.
             let _ = self.device.flush();
         }
         let (wait, upload) = (Duration::ZERO, ready.elapsed());
