@@ -62,7 +62,7 @@ struct OneFlags {
     /// Different samples that batches are drawn from; by default one batch.
     #[arg(long)]
     samples: Option<usize>,
-    /// Where they lie, as `loader.resident` has it: auto, device, memory, stream. On the device they need no threads.
+    /// Where the samples lie, as `loader.resident` has it: auto, device, memory, stream. On the device they need no threads.
     #[arg(long, default_value = "auto", value_name = "PLACE")]
     resident: Resident,
     /// Threads that make batches; 0: each batch is made when it is asked for.
