@@ -3,6 +3,11 @@
  * keeps the PTX of kernels that are loaded and the shape of their launches in $PTX_OUT.
  * What is computed with it is wrong; what is compiled is what the device would get.
  *
+ * With CALLS=calls.txt, that file gets a line for each launch, copy, and piece of memory that is asked for or given back, in
+ * their order. The launches of each step of a training:
+ *
+ *     awk '/^launch step_numbers/ {print n; n = 0} /^launch/ {n++}' calls.txt
+ *
  * Named `libcuda.so` and not `libcuda.so.1`: NVRTC asks the latter for functions that are not here. */
 #include <stdint.h>
 #include <stdio.h>
@@ -23,6 +28,12 @@ static int modules;
 static const char *folder(void) {
     const char *folder = getenv("PTX_OUT");
     return folder ? folder : ".";
+}
+
+static void told(const char *call, const char *what, size_t bytes) {
+    static FILE *file;
+    const char *path = getenv("CALLS");
+    if (path && (file || (file = fopen(path, "w")))) fprintf(file, "%s %s %zu\n", call, what, bytes);
 }
 
 /* Devices and contexts */
@@ -89,6 +100,7 @@ int cuEventElapsedTime(float *ms, void *start, void *end) { return cuEventElapse
 /* Memory, of the host */
 
 int cuMemAlloc_v2(uint64_t *place, size_t bytes) {
+    told("allocate", "device", bytes);
     size_t whole = (bytes + 511) / 512 * 512;
     void *memory = aligned_alloc(512, whole);
     if (memory) memset(memory, 0, whole);
@@ -96,17 +108,23 @@ int cuMemAlloc_v2(uint64_t *place, size_t bytes) {
     return memory ? SUCCESS : OUT_OF_MEMORY;
 }
 int cuMemAllocAsync(uint64_t *place, size_t bytes, void *stream) { (void)stream; return cuMemAlloc_v2(place, bytes); }
-int cuMemFree_v2(uint64_t place) { free((void *)(uintptr_t)place); return SUCCESS; }
+int cuMemFree_v2(uint64_t place) { told("free", "device", 0); free((void *)(uintptr_t)place); return SUCCESS; }
 int cuMemFreeAsync(uint64_t place, void *stream) { (void)stream; return cuMemFree_v2(place); }
-int cuMemAllocHost_v2(void **place, size_t bytes) { *place = calloc(1, bytes); return *place ? SUCCESS : OUT_OF_MEMORY; }
-int cuMemFreeHost(void *place) { free(place); return SUCCESS; }
+int cuMemAllocHost_v2(void **place, size_t bytes) {
+    told("allocate", "pinned", bytes);
+    *place = calloc(1, bytes);
+    return *place ? SUCCESS : OUT_OF_MEMORY;
+}
+int cuMemFreeHost(void *place) { told("free", "pinned", 0); free(place); return SUCCESS; }
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
     (void)stream;
+    told("copy", "to device", bytes);
     memcpy((void *)(uintptr_t)to, from, bytes);
     return SUCCESS;
 }
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
     (void)stream;
+    told("copy", "to host", bytes);
     memcpy(to, (void *)(uintptr_t)from, bytes);
     return SUCCESS;
 }
@@ -170,6 +188,7 @@ int cuFuncGetAttribute(int *value, int attribute, void *function) {
 int cuLaunchKernel(struct function *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, void *stream, void **arguments, void **extra) {
     (void)stream; (void)arguments; (void)extra;
+    told("launch", function->name, 0);
     char path[4096];
     snprintf(path, sizeof path, "%s/launches.txt", folder());
     FILE *file = fopen(path, "a");
