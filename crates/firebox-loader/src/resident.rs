@@ -326,7 +326,7 @@ impl TrainResident {
         let chosen = if steps == time { chosen } else { chosen.narrow(1, 0, steps) };
         let Some(fresh) = &self.held.fresh else { return Some(chosen) };
         let lengths: Vec<usize> = indices.iter().map(|index| self.length(*index)).collect();
-        let indices: Vec<usize> = indices.iter().map(|index| index % self.once()).collect();
+        let indices: Vec<usize> = indices.iter().map(|index| self.first(*index)).collect();
         Some(fresh.vary(chosen, rows, &fresh.drawn(epoch, &indices), &lengths))
     }
 
@@ -336,9 +336,14 @@ impl TrainResident {
         self.held.about.samples.len() * slots
     }
 
+    /// Where an epoch has this sample for the first time.
+    fn first(&self, index: usize) -> usize {
+        if self.times == 1 { index } else { index % self.once() }
+    }
+
     /// The row of a sample among what lies here.
     fn row(&self, index: usize) -> usize {
-        let index = index % self.once();
+        let index = self.first(index);
         self.held.fresh.as_ref().map_or(index, |fresh| index / fresh.slots())
     }
 

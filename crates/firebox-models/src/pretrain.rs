@@ -83,8 +83,8 @@ pub(crate) fn hidden(
     inputs.clone() * (1.0 - masked.clone()) + token * masked.clone()
 }
 
-/// The squared error of a reconstruction, of which the inputs get no gradient, summed over all channels of the scored steps and divided by their
-/// number, which is the loss's weight.
+/// The squared error of a reconstruction, summed over all channels of the scored steps and divided by their
+/// number, which is the loss's weight. The inputs get no gradient.
 ///
 /// # Shapes
 /// - `output`, `inputs`: `[batch, time, channel]`

@@ -50,37 +50,37 @@ pub(super) fn elements(
     };
     let share = (1.0 / sum) as f32;
     let settings = ElementSettings { formula, weights: weights_of, width, share, setting };
+    let weights = constant(&device, weights.unwrap_or(&[1.0]));
+    let positive = constant(&device, positive.unwrap_or(&[1.0]));
+    run([predictions, targets], [weights, positive], settings)
+}
+
+fn run(
+    [predictions, targets]: [Tensor<1>; 2],
+    [weights, positive]: [Tensor<1>; 2],
+    settings: ElementSettings,
+) -> Tensor<1> {
     Tensor::from_dispatch(<Dispatch as ElementOps>::firebox_element_loss(
         predictions.into_dispatch(),
         targets.into_dispatch(),
-        constant(&device, weights.unwrap_or(&[1.0])).into_dispatch(),
-        constant(&device, positive.unwrap_or(&[1.0])).into_dispatch(),
+        weights.into_dispatch(),
+        positive.into_dispatch(),
         settings,
     ))
 }
 
 /// The squared distances of the numbers of some rows over `sum`, `[1]`; `counted` has a weight for each row.
 pub(super) fn squares_of_rows(
-    [predictions, targets]: [Tensor<1>; 2],
+    both: [Tensor<1>; 2],
     counted: Tensor<1>,
     width: usize,
     sum: f64,
 ) -> Tensor<1> {
+    let (formula, weights, share) = (Formula::Squared, WeightsOf::Rows, (1.0 / sum) as f32);
+    let settings = ElementSettings { formula, weights, width, share, setting: 0.0 };
+    // Nothing has weights by label.
     let positive = counted.clone();
-    let settings = ElementSettings {
-        formula: Formula::Squared,
-        weights: WeightsOf::Rows,
-        width,
-        share: (1.0 / sum) as f32,
-        setting: 0.0,
-    };
-    Tensor::from_dispatch(<Dispatch as ElementOps>::firebox_element_loss(
-        predictions.into_dispatch(),
-        targets.into_dispatch(),
-        counted.into_dispatch(),
-        positive.into_dispatch(),
-        settings,
-    ))
+    run(both, [counted, positive], settings)
 }
 
 /// The sum of the losses of all rows by their weights, `[1]`.
