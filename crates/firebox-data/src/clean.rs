@@ -3,6 +3,7 @@
 //! What is done to one series is in [`work`](crate::work); no value passes from one to another.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use firebox_core::{Channel, SeriesSet, count};
 use rayon::prelude::*;
@@ -113,14 +114,23 @@ fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataErro
     for (index, channel) in channels.iter().enumerate() {
         let has = |series: &RawSeries| series.columns[index].iter().any(|value| value.is_finite());
         if !raw.series.iter().any(has) {
-            let place = match raw.series.as_slice() {
-                [series] => path(series).display().to_string(),
-                series => format!("any of the {} series", series.len()),
-            };
-            return Err(DataError::NoValue { channel: channel.name.clone(), place });
+            let files = raw.series.iter().map(path);
+            return Err(no_value(channel.name.clone(), files));
         }
     }
     Ok(())
+}
+
+/// A channel has no value in any series, of which these are the first files.
+pub(crate) fn no_value(
+    channel: String,
+    mut files: impl ExactSizeIterator<Item = PathBuf>,
+) -> DataError {
+    let place = match (files.len(), files.next()) {
+        (1, Some(file)) => file.display().to_string(),
+        (several, _) => format!("any of the {several} series"),
+    };
+    DataError::NoValue { channel, place }
 }
 
 /// Of so many differences, one must be the most frequent for an interval to be told by it.

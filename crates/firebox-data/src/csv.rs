@@ -176,12 +176,17 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
             .and_then(|text| trimmed(text, csv, mapping))
             .map_err(|_| diagnose(path, csv, mapping, &names, &error))?,
     };
-    // A blank line is read as a row without a value.
+    let Some(holds) = rows_with_a_value(&frame) else { return Ok(frame) };
+    let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
+    let header = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+    without_blank_lines(&bytes[header..], frame, holds, names.len() == 1)
+        .map_err(|error| DataError::malformed(path, Format::Csv, error.to_string()))
+}
+
+/// Which rows hold a value, if some do not: a blank line is read as one that holds none.
+pub(crate) fn rows_with_a_value(frame: &DataFrame) -> Option<BooleanChunked> {
     let holds = frame.columns().iter().map(|column| column.is_not_null()).reduce(|a, b| a | b);
-    match holds.filter(|holds| !holds.all()) {
-        Some(holds) => without_blank_lines(path, frame, holds, names.len() == 1),
-        None => Ok(frame),
-    }
+    holds.filter(|holds| !holds.all())
 }
 
 /// Columns as texts, of so many rows at most.
@@ -228,14 +233,13 @@ fn number(text: &str, csv: &Csv) -> Option<f64> {
 
 /// The rows of lines that are not blank, and whichever hold a value. In a file of one column a blank line is a missing
 /// value, unless nothing follows it.
-fn without_blank_lines(
-    path: &Path,
+pub(crate) fn without_blank_lines(
+    lines: &[u8],
     frame: DataFrame,
     holds: BooleanChunked,
     one_column: bool,
-) -> Result<DataFrame, DataError> {
-    let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
-    let mut filled = filled_lines(&bytes);
+) -> PolarsResult<DataFrame> {
+    let mut filled = filled_lines(lines);
     if one_column {
         let end = filled.iter().rposition(|filled| *filled).map_or(0, |last| last + 1);
         filled[..end].fill(true);
@@ -245,27 +249,26 @@ fn without_blank_lines(
         return Ok(frame);
     }
     let filled: BooleanChunked = filled.into_iter().collect();
-    let malformed = |error: PolarsError| DataError::malformed(path, Format::Csv, error.to_string());
     // Whatever the quotes are, a row that holds anything is none of a blank line.
-    frame.filter(&(filled | holds)).map_err(malformed)
+    frame.filter(&(filled | holds))
 }
 
-/// Whether each line behind the header holds anything. A line feed within quotes ends none.
-fn filled_lines(bytes: &[u8]) -> Vec<bool> {
-    let (mut lines, mut filled, mut quoted) = (Vec::new(), false, false);
-    for byte in bytes.iter().skip_while(|byte| **byte != b'\n').skip(1) {
+/// Whether each line holds anything. A line feed within quotes ends none.
+fn filled_lines(lines: &[u8]) -> Vec<bool> {
+    let (mut all, mut filled, mut quoted) = (Vec::new(), false, false);
+    for byte in lines {
         quoted ^= *byte == b'"';
         if *byte == b'\n' && !quoted {
-            lines.push(filled);
+            all.push(filled);
             filled = false;
         } else {
             filled |= *byte != b'\r';
         }
     }
     if filled {
-        lines.push(true);
+        all.push(true);
     }
-    lines
+    all
 }
 
 /// Finds the line that polars could not read.

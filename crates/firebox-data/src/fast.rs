@@ -2,18 +2,20 @@
 //! one part, and the series lie where a [`Sink`] puts them. Its result, and what it refuses, is the same as that of
 //! [`clean`](crate::clean::clean), whose rules it applies.
 //!
-//! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: rows
-//! out of order, crowded rows that are dropped, channels without a value, series of which nothing is left, runs of a
-//! million missing values that may be filled. So are local times, files whose columns differ or whose names are the
-//! same, more than 64 channels with the label, lines of CSV without any value, classes of which two are the same number,
-//! and whatever cannot be read. A record batch of an Arrow file is decoded as a whole, and so is such a file whose
-//! columns in use are dictionaries or nested. What is kept of each series is its name and its counts; labels are held
-//! once the result is opened.
+//! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: series of
+//! which nothing is left, runs of a million missing values that may be filled. So are local times, files whose columns
+//! differ or whose names are the same, classes of which two are the same number, and whatever cannot be read. A record
+//! batch of an Arrow file is decoded as a whole, and so is such a file whose columns in use are dictionaries or nested.
+//! What is kept of each series is its name and its counts; labels are held once the result is opened.
 //!
-//! Series that a column names and whose rows do not stand together, within a file or over the ends of several, are read
-//! twice: as soon as that is seen, reading begins anew, and all rows are sorted by series on the disk of the store
-//! ([`sorted`]) before the rules see them. There one series alone may be larger than memory, too: its rows are read back
-//! part by part. Where the result stays in memory, the long way is gone instead.
+//! What is to be known before rows are taken, and is found while they are, makes reading begin anew ([`How`]):
+//!
+//! - Rows of series that a column names and that do not stand together, within a file or over the ends of several, and
+//!   rows out of order in time, unless they are left out: all are sorted on the disk of the store ([`sorted`]) before the
+//!   rules see them. There one series alone may be larger than memory, too: its rows are read back part by part. Where
+//!   the result stays in memory, the long way is gone instead.
+//! - The interval that rows are left out by which follow too soon.
+//! - Channels without any value that are left out.
 //!
 //! Which gaps are filled, and which channels are constant and left out, is known at the end alone: then what was stored
 //! is copied with the former and without the latter ([`rewrite`]).
@@ -48,8 +50,12 @@ use self::taken::{AllRead, Taken};
 pub(crate) enum Stop {
     /// Something is odd: the long way finds out what.
     Odd,
-    /// The rows of a series that a column names do not stand together.
+    /// Rows are not in the order of their series, or of their times.
     Apart,
+    /// Rows follow too soon by this interval, and are to be left out.
+    Crowded(i64),
+    /// These channels have no value, and are to be left out.
+    Void(Vec<String>),
     /// The disk refuses, or the policies do.
     Failed(DataError),
 }
@@ -100,11 +106,11 @@ impl<'a> Sink<'a> {
         matches!(self, Self::Memory)
     }
 
-    /// The same store before anything is put into it.
-    fn anew(&self) -> Option<Self> {
+    /// The same before anything is put into it.
+    fn anew(&self) -> Self {
         match self {
-            Self::Memory => None,
-            Self::Store { cache, key, stop, .. } => Some(Self::store(cache, *key, stop)),
+            Self::Memory => Self::Memory,
+            Self::Store { cache, key, stop, .. } => Self::store(cache, *key, stop),
         }
     }
 
@@ -141,6 +147,31 @@ pub(crate) struct Told<'a> {
     pub(crate) timed: &'a dyn Fn(bool),
 }
 
+/// How rows are taken.
+#[derive(Clone, Default)]
+struct How {
+    /// Bytes of rows that are sorted at once, if they are.
+    sorted: Option<usize>,
+    /// The interval that rows are left out by which follow too soon, if they are.
+    spacing: Option<i64>,
+    /// The channels that are left out as those without any value.
+    void: Vec<String>,
+}
+
+impl How {
+    /// How to begin anew after this; none if that would change nothing.
+    fn after(&self, stop: &Stop, in_memory: bool) -> Option<Self> {
+        let mut how = self.clone();
+        match stop {
+            Stop::Apart if self.sorted.is_none() && !in_memory => how.sorted = Some(BLOCK),
+            Stop::Crowded(interval) if self.spacing.is_none() => how.spacing = Some(*interval),
+            Stop::Void(channels) if self.void.is_empty() => how.void.clone_from(channels),
+            _ => return None,
+        }
+        Some(how)
+    }
+}
+
 /// The series of these files and what is to be said of them.
 pub(crate) fn read(
     inputs: &[Input],
@@ -152,26 +183,28 @@ pub(crate) fn read(
     // Rows are found again by the path of their file.
     let paths: HashSet<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     known((paths.len() == inputs.len()).then_some(()))?;
-    let of = (inputs, config, zone);
-    let again = sink.anew();
-    match (all(of, Taken::new(config.checks), sink, told), again) {
-        // From the beginning: what was stored is not in the order of the series.
-        (Err(Stop::Apart), Some(sink)) => all(of, Taken::apart(config.checks, BLOCK), sink, told),
-        (found, _) => found,
+    let mut how = How::default();
+    loop {
+        let found = all((inputs, config, zone), &how, sink.anew(), told);
+        match found.as_ref().err().and_then(|stop| how.after(stop, sink.is_memory())) {
+            Some(next) => how = next,
+            None => return found,
+        }
     }
 }
 
-/// Bytes of rows that are sorted by their series at once.
+/// Bytes of rows that are sorted at once.
 const BLOCK: usize = 32 << 20;
 
-/// The same, of which `taken` says whether the rows of a series stand together.
+/// The same, of rows that are taken so.
 fn all(
     (inputs, config, zone): (&[Input], &DataConfig, &Zone),
-    mut taken: Taken,
+    how: &How,
     sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
     let (mut first, mut sink) = (None, sink.of(config));
+    let mut taken = Taken::new(config.checks, how);
     for (index, input) in inputs.iter().enumerate() {
         let same = |mapping: &Mapping| {
             let same = first.get_or_insert_with(|| mapping.clone()) == mapping;
@@ -193,8 +226,8 @@ fn whole(
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
     let whole = finish::finish(read, config, &mapping, &mut sink);
-    // The long way says so itself.
-    if !matches!(whole, Err(Stop::Odd | Stop::Apart)) {
+    // Another way says so itself.
+    if matches!(whole, Ok(_) | Err(Stop::Failed(_))) {
         (told.timed)(mapping.time.is_some());
     }
     let whole = whole?;

@@ -103,10 +103,6 @@ impl<'a> Table<'a> {
         self.frame.height()
     }
 
-    pub(crate) fn format(&self) -> Format {
-        self.input.format
-    }
-
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }

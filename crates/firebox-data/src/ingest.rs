@@ -178,8 +178,8 @@ fn read_and_store(
         let done = |done| progress(listener, done as u64, inputs.len() as u64);
         match converted::store(inputs, &samples, config, cache, key, &done) {
             Ok(found) => return Ok(found),
-            Err(Stop::Odd | Stop::Apart) => {}
             Err(Stop::Failed(error)) => return Err(error),
+            Err(_) => {}
         }
     } else if config.timeframes.is_none() {
         let sink = Sink::store(cache, key, stop);
@@ -243,8 +243,8 @@ fn short_way(
     let timed = |timed: bool| warn_without_times(listener, !timed);
     match fast::read(inputs, config, &zone, sink, &Told { files: &files, timed: &timed }) {
         Ok(found) => Ok(Some(found)),
-        Err(Stop::Odd | Stop::Apart) => Ok(None),
         Err(Stop::Failed(error)) => Err(error),
+        Err(_) => Ok(None),
     }
 }
 
@@ -342,21 +342,26 @@ pub(crate) fn drop_void(raw: &mut Raw) -> Result<Vec<Finding>, DataError> {
         let channels = raw.channels.iter().map(|channel| channel.name.clone()).collect();
         return Err(DataError::AllConstant { channels });
     }
-    let series = raw.series.len() as u64;
+    let series = raw.series.len();
     let mut findings = Vec::with_capacity(void.len());
     for channel in void.into_iter().rev() {
         raw.series.iter_mut().for_each(|series| drop(series.columns.remove(channel)));
-        findings.push(Finding {
-            defect: Defect::Constant,
-            channel: Some(raw.channels.remove(channel).name),
-            count: 1,
-            series,
-            action: Action::Dropped,
-            detail: "no value is finite".to_owned(),
-        });
+        findings.push(void_finding(raw.channels.remove(channel).name, series));
     }
     findings.reverse();
     Ok(findings)
+}
+
+/// What is said of a channel that has no finite value in so many series, and is left out.
+pub(crate) fn void_finding(channel: String, series: usize) -> Finding {
+    Finding {
+        defect: Defect::Constant,
+        channel: Some(channel),
+        count: 1,
+        series: series as u64,
+        action: Action::Dropped,
+        detail: "no value is finite".to_owned(),
+    }
 }
 
 pub(crate) fn with_timeframes(

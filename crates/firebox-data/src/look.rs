@@ -14,8 +14,6 @@ use crate::mapping::Mapping;
 pub(crate) const ROWS: usize = 1 << 14;
 /// Rows whose values the nearest cache holds while they are laid out column by column and looked at.
 const NEAR: usize = 512;
-/// Channels beyond which nobody counts: their differences are kept as the bits of a number.
-pub(crate) const MOST_CHANNELS: usize = 64;
 
 /// What is known of consecutive rows in which nothing is odd.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,8 +22,8 @@ pub(crate) struct Look {
     pub(crate) rows: usize,
     /// First value of each channel.
     pub(crate) firsts: Vec<f64>,
-    /// Channels that have another value than their first, as bits.
-    varies: u64,
+    /// Whether each channel has another value than its first.
+    varies: Vec<bool>,
     /// First and last time.
     pub(crate) span: [i64; 2],
     /// What lies between the first two times.
@@ -47,23 +45,23 @@ impl Look {
         let differs = |channel: usize| {
             values[channel..].iter().step_by(width).any(|value| *value != firsts[channel])
         };
-        let varies =
-            (0..width).fold(0, |bits, channel| bits | (u64::from(differs(channel)) << channel));
+        let varies = (0..width).map(differs).collect();
         let interval = times.get(1).map(|second| second.wrapping_sub(times[0]));
         Some(Self { rows: times.len(), firsts, varies, span, interval, even })
     }
 
     /// Both, one behind the other; none if the times do not increase there.
-    fn then(self, next: Self) -> Option<Self> {
+    fn then(mut self, next: Self) -> Option<Self> {
+        (next.span[0] > self.span[1]).then_some(())?;
         let step = next.span[0].wrapping_sub(self.span[1]);
         let interval = self.interval.unwrap_or(step);
         let follows = next.interval.is_none_or(|next| next == interval);
-        let others = self.firsts.iter().zip(&next.firsts).enumerate();
-        let differ =
-            others.fold(0, |bits, (channel, (a, b))| bits | (u64::from(a != b) << channel));
-        (next.span[0] > self.span[1]).then(|| Self {
+        let others = self.firsts.iter().zip(&next.firsts).zip(&next.varies);
+        for (varies, ((own, other), varies_there)) in self.varies.iter_mut().zip(others) {
+            *varies |= *varies_there || own != other;
+        }
+        Some(Self {
             rows: self.rows + next.rows,
-            varies: self.varies | next.varies | differ,
             span: [self.span[0], next.span[1]],
             interval: Some(interval),
             even: self.even && next.even && follows && step == interval,
@@ -81,7 +79,7 @@ impl Look {
 
     /// Whether a channel has one value in several rows.
     pub(crate) fn is_constant(&self, channel: usize) -> bool {
-        self.rows > 1 && (self.varies >> channel) & 1 == 0
+        self.rows > 1 && !self.varies[channel]
     }
 }
 
@@ -99,7 +97,7 @@ impl<'a> Part<'a> {
     pub(crate) fn of(reading: &Reading<'a>, start: usize) -> Option<Self> {
         let Mapping { time, series, label, channels, .. } = reading.mapping;
         let alone = series.is_none() && label.is_none();
-        (alone && channels.len() <= MOST_CHANNELS).then_some(())?;
+        alone.then_some(())?;
         let frame = reading.frame;
         let column = |channel: &Channel| Pieces::of(frame.column(&channel.name).ok()?);
         let columns = channels.iter().map(column).collect::<Option<_>>()?;
@@ -165,10 +163,10 @@ impl<'a> Part<'a> {
     }
 
     /// Writes columns as rows and says which channels have another value than their first.
-    fn interleave(&self, rows: Range<usize>, firsts: &[f64], out: &mut [f64]) -> Option<u64> {
+    fn interleave(&self, rows: Range<usize>, firsts: &[f64], out: &mut [f64]) -> Option<Vec<bool>> {
         let width = self.columns.len();
         let mut scratch = vec![0.0; NEAR * width];
-        let mut varies = 0u64;
+        let mut varies = vec![false; width];
         for (part, out) in out.chunks_mut(NEAR * width).enumerate() {
             let start = rows.start + part * NEAR;
             let rows = start..start + out.len() / width;
@@ -183,7 +181,7 @@ impl<'a> Part<'a> {
                         (inside & (value.abs() <= f64::from(f32::MAX)), other | (value != first))
                     });
                 fits &= inside;
-                varies |= u64::from(other) << channel;
+                varies[channel] |= other;
             }
             fits.then_some(())?;
             match *near {

@@ -51,6 +51,8 @@ fn blocks(
     let bytes = file.metadata().map_or(0, |about| about.len());
     let mut block = Vec::new();
     let mut first = true;
+    // Whether there are lines without a value, and quotes, within which a line may end.
+    let (mut blank, mut quoted) = (false, false);
     // Rows, and the bytes that they took.
     let mut done = [0, 0];
     loop {
@@ -68,12 +70,27 @@ fn blocks(
         if begin < end {
             let frame = csv::read_lines(path, &block[begin..end], &config.csv, &names, &mapping);
             let frame = frame.map_err(|_| Stop::Odd)?;
-            if !holds_all(&block[begin..end], frame.height()) {
+            let lines = &block[begin..end];
+            if !holds_all(lines, frame.height()) {
+                return Err(Stop::Odd);
+            }
+            quoted |= lines.contains(&b'"');
+            let frame = match csv::rows_with_a_value(&frame) {
+                None => frame,
+                Some(holds) => {
+                    blank = true;
+                    csv::without_blank_lines(lines, frame, holds, false).map_err(|_| Stop::Odd)?
+                }
+            };
+            // What a blank line is there may depend on the whole file.
+            if blank && (quoted || names.len() == 1) {
                 return Err(Stop::Odd);
             }
             done = [done[0] + frame.height(), done[1] + end];
-            let table = Table::of(input, config, frame, mapping.clone());
-            each(table, guess(done, bytes))?;
+            if frame.height() > 0 {
+                let table = Table::of(input, config, frame, mapping.clone());
+                each(table, guess(done, bytes))?;
+            }
         }
         if (read as u64) < wanted {
             return Ok(());

@@ -36,6 +36,27 @@ pub(crate) fn is_soon(difference: i64, interval: i64) -> bool {
     difference < interval - interval / 2
 }
 
+/// Whether a row follows too soon on the last one that stays, behind which one was left out if `dropped` says so.
+pub(crate) fn follows_too_soon(difference: i64, interval: i64, dropped: bool) -> bool {
+    is_soon(difference, interval) || (dropped && difference < interval - interval / 10)
+}
+
+/// Rows behind later ones.
+pub(crate) struct Back {
+    pub(crate) rows: u64,
+    /// File and row of the first, counted from 1.
+    pub(crate) place: (Arc<Path>, usize),
+    /// Of the row before it, and its own.
+    pub(crate) times: [i64; 2],
+}
+
+/// What is said of a row behind a later one.
+fn back([before, at]: [i64; 2]) -> String {
+    let hint = zone_hint((HOUR / 2..=HOUR).contains(&before.saturating_sub(at)), at);
+    let [at, before] = [at, before].map(time::format);
+    format!(", {at} after {before}{hint}")
+}
+
 /// A series between the checks.
 pub(crate) struct Work {
     pub(crate) raw: RawSeries,
@@ -81,13 +102,30 @@ impl Work {
             return;
         }
         let original = self.moved.as_ref().map_or(step, |moved| moved[step] as usize);
-        let (path, row) = match (&self.places, self.raw.place(original)) {
+        let place = match (&self.places, self.raw.place(original)) {
             (Some(places), (_, row)) => places(row),
             (None, place) => place,
         };
+        self.example_at(defect, channel, place, &what);
+    }
+
+    /// The same of a row of a file.
+    fn example_at(
+        &mut self,
+        defect: Defect,
+        channel: usize,
+        (path, row): (Arc<Path>, usize),
+        what: &str,
+    ) {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let text = format!("series `{}`, row {row} of {file}{what}", self.raw.name);
         self.examples.push((defect, channel, text));
+    }
+
+    /// Notes rows that were found behind later ones before all were sorted.
+    pub(crate) fn note_sorted(&mut self, Back { rows, place, times }: Back) {
+        self.counts.unsorted = rows;
+        self.example_at(Defect::Unsorted, 0, place, &back(times));
     }
 
     /// Puts times in strictly increasing order.
@@ -105,12 +143,10 @@ impl Work {
             }
             latest = latest.max(*time);
         }
-        self.counts.unsorted = back.len() as u64;
+        self.counts.unsorted += back.len() as u64;
         if let Some(step) = back.first() {
-            let (before, at) = (times[*step - 1], times[*step]);
-            let hint = zone_hint((HOUR / 2..=HOUR).contains(&before.saturating_sub(at)), at);
-            let [at, before] = [at, before].map(time::format);
-            self.example(Defect::Unsorted, 0, *step, format!(", {at} after {before}{hint}"));
+            let text = self::back([times[*step - 1], times[*step]]);
+            self.example(Defect::Unsorted, 0, *step, text);
         }
         let mut order: Vec<u32> = (0..times.len() as u32).collect();
         if policies.unsorted == Policy::Drop {
@@ -182,32 +218,59 @@ impl Work {
         });
     }
 
-    /// Counts the rows that follow too soon, and leaves them out if that is the policy. Behind one of them, nearly a whole
-    /// interval has to pass (a tenth is for clocks that are not quite even): rows of a higher rate become rows of this one.
+    /// Counts the rows that follow too soon, and leaves them out if that is the policy.
     pub(crate) fn crowded(&mut self, interval: Option<i64>, policies: &CheckPolicies) {
         let Some(interval) = interval else { return };
-        let Some(times) = self.raw.time.take() else { return };
-        if !self.count_crowded(&times, interval) || policies.crowded != CrowdedPolicy::Drop {
+        if policies.crowded == CrowdedPolicy::Drop {
+            self.drop_crowded(&(0..self.raw.len()), interval, false);
+        } else if let Some(times) = self.raw.time.take() {
+            self.count_crowded(&times, interval);
             self.raw.time = Some(times);
-            return;
         }
-        let mut kept: Vec<u32> = (0..times.len() as u32).collect();
-        let (mut last, mut dropped) = (None, false);
-        kept.retain(|step| {
-            let time = times[*step as usize];
-            dropped = last.is_some_and(|last: i64| {
-                is_soon(time - last, interval)
-                    || (dropped && time - last < interval - interval / 10)
-            });
-            if !dropped {
+    }
+
+    /// Leaves out those of `own` rows, and counts them, that follow too soon on the last one that stays. Behind one of them,
+    /// nearly a whole interval has to pass (a tenth is for clocks that are not quite even): rows of a higher rate become
+    /// rows of this one. All before `own` stay, behind the last of which one was left out if `dropped` says so. Returns
+    /// whether the last of `own` was.
+    pub(crate) fn drop_crowded(
+        &mut self,
+        own: &Range<usize>,
+        interval: i64,
+        mut dropped: bool,
+    ) -> bool {
+        let Some(times) = self.raw.time.take() else { return false };
+        let mut last = own.start.checked_sub(1).map(|row| times[row]);
+        let (mut kept, mut first) = (Vec::with_capacity(times.len()), None);
+        kept.extend(0..own.start as u32);
+        for row in own.clone() {
+            let time = times[row];
+            dropped = last.is_some_and(|last| follows_too_soon(time - last, interval, dropped));
+            if dropped {
+                first.get_or_insert(row);
+            } else {
+                kept.push(row as u32);
                 last = Some(time);
             }
-            !dropped
-        });
+        }
+        kept.extend(own.end as u32..times.len() as u32);
+        if let Some(row) = first {
+            self.crowded_example(&times, row);
+        }
         self.raw.time = Some(times);
-        self.counts.crowded = (self.raw.len() - kept.len()) as u64;
-        self.counts.rows_dropped += self.counts.crowded;
-        self.take(kept);
+        let count = (self.raw.len() - kept.len()) as u64;
+        if count > 0 {
+            self.counts.crowded += count;
+            self.counts.rows_dropped += count;
+            self.take(kept);
+        }
+        dropped
+    }
+
+    fn crowded_example(&mut self, times: &[i64], row: usize) {
+        let after = duration(times[row] - times[row - 1]);
+        let what = format!("{}: {after} after the row before it", moment(Some(times[row])));
+        self.example(Defect::Crowded, 0, row, what);
     }
 
     /// Counts the rows that follow too soon among these times, and says whether there are any.
@@ -215,10 +278,7 @@ impl Work {
         let soon = |pair: &[i64]| is_soon(pair[1] - pair[0], interval);
         let Some(before) = times.windows(2).position(soon) else { return false };
         self.counts.crowded = times.windows(2).filter(|pair| soon(pair)).count() as u64;
-        let what = moment(Some(times[before + 1]));
-        let after = duration(times[before + 1] - times[before]);
-        let what = format!("{what}: {after} after the row before it");
-        self.example(Defect::Crowded, 0, before + 1, what);
+        self.crowded_example(times, before + 1);
         true
     }
 

@@ -11,7 +11,7 @@ use crate::turns::in_turn;
 use crate::{DataConfig, Format, parts};
 
 use super::taken::{Part, Taken};
-use super::{Sink, Stop, known, labels};
+use super::{Sink, Stop, known};
 
 /// Rows of a part of a Parquet or Arrow file, at least: enough that asking for it costs little.
 pub(super) const PART: usize = 1 << 17;
@@ -58,7 +58,8 @@ pub(super) fn in_order(
 ) -> Result<(), Stop> {
     known((groups.rows() > 0).then_some(()))?;
     same(groups.mapping())?;
-    let (coded, classes) = (labels::coded(groups.mapping()), taken.classes());
+    let classes = taken.classes();
+    let coded = classes.mapping(groups.mapping());
     let of = (input, &coded);
     taken.expect(of, groups.rows(), sink)?;
     for part in groups.parts(at_once) {
@@ -105,11 +106,12 @@ pub(super) fn in_groups(
     // A file without rows is told of before anything else.
     known((groups.rows() > 0).then_some(()))?;
     same(groups.mapping())?;
-    let (coded, classes) = (labels::coded(groups.mapping()), taken.classes());
+    let classes = taken.classes();
+    let coded = classes.mapping(groups.mapping());
     let of = (input, &coded);
     let table_of =
         |group: &GroupRange, by_columns| classes.coded(groups.part(group, by_columns)?, zone);
-    if sink.is_memory() && of.1.series.is_none() {
+    if sink.is_memory() && of.1.series.is_none() && taken.keeps_all() {
         match to_their_places(groups, at_once, (zone, coded.channels.len()), table_of) {
             Ok((look, values, times)) => {
                 taken.series(&input.stem(), of, 0, sink)?.adopt(look, values, times);

@@ -1,23 +1,25 @@
 //! What can be said of series only when all files have been read: their interval, where they are cut, and what was
 //! found.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use firebox_core::{Backing, Channel, Series, StepLabels};
 
 use crate::clean;
 use crate::hints::explained;
+use crate::ingest::void_finding;
 use crate::mapping::Mapping;
 use crate::plain::Mapped;
 use crate::raw::{NO_LABEL, label_of};
 use crate::store::{Entry, LabelKind};
 use crate::work::Work;
-use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, Interval};
+use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Interval};
 
 use super::parted::Short;
 use super::rewrite::{Changes, Gap};
 use super::taken::AllRead;
-use super::{Sink, Stop, known};
+use super::{Sink, Stop, known, labels};
 
 /// Series with their entries in the store; those of the store have no values here.
 pub(super) struct Whole {
@@ -30,19 +32,22 @@ pub(super) struct Whole {
 
 /// Cuts the series, leaves out what is to be left out, and sums up what was found.
 pub(super) fn finish(
-    AllRead { mut read, mut works, classes }: AllRead,
+    AllRead { mut read, mut works, classes: coded, spacing }: AllRead,
     config: &DataConfig,
     mapping: &Mapping,
     sink: &mut Sink<'_>,
 ) -> Result<Whole, Stop> {
+    let mapping = &labels::without(mapping, coded.void());
     let labelled = mapping.label.is_some();
     if labelled {
         part_labels(&mut read, &mut works, mapping.channels.len());
     }
-    let (classes, places) = known(classes.in_order())?;
-    known(are_series(&read, &works, mapping.channels.len()).then_some(()))?;
+    let (classes, places) = known(coded.in_order())?;
+    find_void(&read, mapping, config.checks.constant)?;
+    // A table of single rows is told of on the long way.
+    known(works.iter().any(|work| work.counts.rows > 1).then_some(()))?;
     let (interval, gaps) = match mapping.time {
-        Some(_) => interval(&mut works, &read, config, sink)?,
+        Some(_) => interval(&mut works, &read, (config, spacing), sink)?,
         None => (None, vec![]),
     };
     for (work, short) in works.iter_mut().zip(&read) {
@@ -64,7 +69,7 @@ pub(super) fn finish(
         clean::drop_channels(&mut channels, &mut works, &constant)?;
         changes.dropped = constant;
     }
-    let checks = Checks {
+    let mut checks = Checks {
         time_column: mapping.time.clone(),
         series_column: mapping.series.clone(),
         label_column: mapping.label.clone(),
@@ -74,6 +79,8 @@ pub(super) fn finish(
         interval_declared: config.interval.is_some(),
         ..clean::summary(&works, &channels, findings)
     };
+    let void = coded.void().iter().cloned();
+    checks.findings.extend(void.map(|channel| void_finding(channel, works.len())));
     // No place in a file is told any more.
     works.iter_mut().for_each(|work| work.places = None);
     leave_out(&mut read, sink)?;
@@ -111,10 +118,22 @@ fn put_classes_in_order(
     Ok(())
 }
 
-/// Whether there is a value in each channel, and a series of several rows.
-fn are_series(read: &[Short], works: &[Work], width: usize) -> bool {
-    let has_value = |channel: usize| read.iter().any(|short| short.finite[channel]);
-    works.iter().any(|work| work.counts.rows > 1) && (0..width).all(has_value)
+/// Looks for channels without any value: refuses them, or says that they are to be left out.
+fn find_void(read: &[Short], mapping: &Mapping, policy: ConstantPolicy) -> Result<(), Stop> {
+    let names = mapping.channels.iter().map(|channel| channel.name.clone());
+    let is_void = |(channel, _): &(usize, String)| !read.iter().any(|short| short.finite[*channel]);
+    let void: Vec<String> = names.enumerate().filter(is_void).map(|(_, name)| name).collect();
+    let Some(first) = void.first() else { return Ok(()) };
+    if policy != ConstantPolicy::Drop {
+        // Of single rows, something else is told first.
+        known(read.iter().any(|short| short.rows > 1).then_some(()))?;
+        let file = |short: &Short| short.file.as_deref().map(Path::to_path_buf).unwrap_or_default();
+        return Err(clean::no_value(first.clone(), read.iter().map(file)).into());
+    }
+    match void.len() == mapping.channels.len() {
+        true => Err(DataError::AllConstant { channels: void }.into()),
+        false => Err(Stop::Void(void)),
+    }
 }
 
 /// What the long way counts when a series is done.
@@ -136,15 +155,17 @@ fn count(work: &mut Work, short: &Short) {
 fn interval(
     works: &mut [Work],
     read: &[Short],
-    config: &DataConfig,
+    (config, spacing): (&DataConfig, Option<i64>),
     sink: &mut Sink<'_>,
 ) -> Result<(Option<i64>, Vec<Vec<Gap>>), Stop> {
     let declared = config.interval.map(Interval::microseconds);
+    // That of all rows, if some were left out.
+    let settled = spacing.or(declared);
     let first = read.first().and_then(|short| short.look.as_ref()?.interval);
     let even =
         |short: &Short| short.look.as_ref().is_some_and(|look| look.even && look.interval == first);
     if let Some(interval) = first
-        && declared.is_none_or(|declared| declared == interval)
+        && settled.is_none_or(|settled| settled == interval)
         && read.iter().all(even)
     {
         return Ok((Some(interval), vec![]));
@@ -162,9 +183,15 @@ fn interval(
         None => &short.times[..],
     });
     let times: Vec<&[i64]> = times.collect();
-    let found = clean::most_frequent(times.iter().copied());
-    clean::refuse_contradiction(config.interval, found)?;
-    let Some(interval) = declared.or(found) else { return Ok((None, vec![])) };
+    let interval = match spacing {
+        Some(spacing) => Some(spacing),
+        None => {
+            let found = clean::most_frequent(times.iter().copied());
+            clean::refuse_contradiction(config.interval, found)?;
+            declared.or(found)
+        }
+    };
+    let Some(interval) = interval else { return Ok((None, vec![])) };
     let of_each = works.iter_mut().zip(read).zip(times);
     let gaps = of_each.map(|((work, short), times)| divide(work, short, times, interval, config));
     let gaps = gaps.collect::<Result<_, _>>()?;
@@ -182,10 +209,10 @@ fn divide(
     interval: i64,
     config: &DataConfig,
 ) -> Result<Vec<Gap>, Stop> {
-    let crowded = work.count_crowded(times, interval);
-    // Without those rows, runs of missing values are others.
-    let stay = !crowded || config.checks.crowded != CrowdedPolicy::Drop;
-    known(stay.then_some(()))?;
+    if work.count_crowded(times, interval) && config.checks.crowded == CrowdedPolicy::Drop {
+        // Without those rows, runs of missing values are others.
+        return Err(Stop::Crowded(interval));
+    }
     let gone = |step: usize| short.is_removed(step);
     let (cuts, fills) = work.find_gaps(times, interval, gone, &config.checks);
     work.cut(&cuts, &short.kept());

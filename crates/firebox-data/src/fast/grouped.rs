@@ -3,7 +3,6 @@
 use rayon::prelude::*;
 
 use crate::frame::Reading;
-use crate::look::MOST_CHANNELS;
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL};
 
@@ -16,13 +15,16 @@ pub(super) struct Grouped {
 }
 
 impl Grouped {
-    /// The rows of a table whose series a column names, of which the first is the `start`-th of the file; none if a row
-    /// has no name, or a time cannot be read.
+    /// The rows of a table, of which the first is the `start`-th of the file, by the series that a column names, or as
+    /// those of one; none if a row has no name, or a time cannot be read.
     pub(super) fn of(reading: &Reading<'_>, start: usize) -> Option<Self> {
         let Mapping { time, series, label, channels, .. } = reading.mapping;
-        (label.is_none() && channels.len() <= MOST_CHANNELS).then_some(())?;
+        label.is_none().then_some(())?;
         let mut names = Interner::default();
-        let codes = reading.codes(series.as_ref()?, &mut names).ok()?;
+        let codes = match series {
+            Some(column) => reading.codes(column, &mut names).ok()?,
+            None => vec![names.code(&reading.input.stem()); reading.frame.height()],
+        };
         (!codes.contains(&NO_LABEL)).then_some(())?;
         let (order, ends) = order(&codes, names.names.len());
         let mut columns = vec![order.iter().map(|row| (start + row + 1) as u64).collect()];

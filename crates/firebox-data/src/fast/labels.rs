@@ -1,13 +1,12 @@
-//! Labels of steps. Through the rules they go as the last channel, whose numbers are codes: a row that is moved or left
-//! out takes its label along, and nothing is ever wrong with one. Where rows are stored, and in memory at the end, they
-//! are told apart again.
+//! What the channels are that go through the rules: labels of steps go as the last of them, whose numbers are codes. A
+//! row that is moved or left out takes its label along, and nothing is ever wrong with one. Where rows are stored, and in
+//! memory at the end, they are told apart again. Channels that are known to have no value do not go there.
 
 use std::sync::{Mutex, PoisonError};
 
 use firebox_core::{Channel, Role};
-use polars::prelude::{Column, DataFrame};
+use polars::prelude::Column;
 
-use crate::Format;
 use crate::frame::Table;
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL, in_order};
@@ -15,35 +14,56 @@ use crate::time::Zone;
 
 use super::parted::Short;
 
-/// The classes of all labels, which have codes in the order in which threads find them.
+/// The classes of all labels, which have codes in the order in which threads find them; and the channels that are left out.
 #[derive(Default)]
-pub(super) struct Classes(Mutex<Interner>);
+pub(super) struct Classes {
+    all: Mutex<Interner>,
+    void: Vec<String>,
+}
 
 impl Classes {
-    /// The same table with its labels as the last channel, if it has any; none if it has lines without any value, which
-    /// may be none, or labels that cannot be read.
+    /// Those of tables of which these channels are left out.
+    pub(super) fn without(void: Vec<String>) -> Self {
+        Self { all: Mutex::default(), void }
+    }
+
+    /// The channels that are left out as those without any value.
+    pub(super) fn void(&self) -> &[String] {
+        &self.void
+    }
+
+    /// The same table with its labels as the last channel, if it has any; none if they cannot be read.
     pub(super) fn coded<'a>(&self, table: Table<'a>, zone: &Zone) -> Option<Table<'a>> {
-        let Some(label) = table.mapping().label.clone() else { return Some(table) };
-        let is_whole = table.format() != Format::Csv || holds_values(table.frame());
-        is_whole.then_some(())?;
+        let mapping = self.mapping(table.mapping());
+        let Some(label) = table.mapping().label.clone() else {
+            let frame = table.frame().clone();
+            return Some(table.with(frame, mapping));
+        };
         let mut own = Interner::default();
         let codes = table.reading(zone).codes(&label, &mut own).ok()?;
         let of_all: Vec<u32> = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
             own.names.iter().map(|name| all.code(name)).collect()
         };
         let code = |code: &u32| f64::from(of_all.get(*code as usize).copied().unwrap_or(NO_LABEL));
         let codes: Vec<f64> = codes.iter().map(code).collect();
         let mut frame = table.frame().clone();
         frame.with_column(Column::new(label.as_str().into(), codes)).ok()?;
-        let mapping = coded(table.mapping());
         Some(table.with(frame, mapping))
+    }
+
+    /// Which columns are what of the tables of a file.
+    pub(super) fn mapping(&self, of_file: &Mapping) -> Mapping {
+        let mut mapping = without(of_file, &self.void);
+        let label = mapping.label.take();
+        mapping.channels.extend(label.map(|name| Channel::new(name, Role::Other)));
+        mapping
     }
 
     /// The classes in order, and the place there of each code; none if two of them are the same number, of which the one
     /// that a file has first comes first.
     pub(super) fn in_order(&self) -> Option<(Vec<String>, Vec<u32>)> {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner).names.clone();
+        let names = self.all.lock().unwrap_or_else(PoisonError::into_inner).names.clone();
         let (order, clear) = in_order(&names);
         clear.then_some(())?;
         let mut places = vec![0; order.len()];
@@ -52,19 +72,11 @@ impl Classes {
     }
 }
 
-/// Which columns are what once labels are the last channel.
-pub(super) fn coded(mapping: &Mapping) -> Mapping {
+/// Which columns are what without these channels.
+pub(super) fn without(mapping: &Mapping, void: &[String]) -> Mapping {
     let mut mapping = mapping.clone();
-    let label = mapping.label.take();
-    mapping.channels.extend(label.map(|name| Channel::new(name, Role::Other)));
+    mapping.channels.retain(|channel| !void.contains(&channel.name));
     mapping
-}
-
-/// Whether every row has any value.
-pub(super) fn holds_values(frame: &DataFrame) -> bool {
-    let columns = frame.columns().iter();
-    let holds = columns.map(|column| column.is_not_null()).reduce(|a, b| a | b);
-    holds.is_none_or(|holds| holds.all())
 }
 
 /// Rows of so many numbers without the last of each, which is a code, and the codes.
@@ -94,7 +106,7 @@ mod tests {
         let of = |names: &[&str]| {
             let classes = Classes::default();
             for name in names {
-                classes.0.lock().unwrap().code(name);
+                classes.all.lock().unwrap().code(name);
             }
             classes.in_order()
         };

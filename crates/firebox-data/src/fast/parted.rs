@@ -11,7 +11,7 @@ use crate::frame::Reading;
 use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
-use crate::work::{Places, Work, fits};
+use crate::work::{Back, Places, Work, fits, follows_too_soon};
 use crate::{CheckPolicies, Policy};
 
 use super::seen::{Seen, columns};
@@ -22,6 +22,8 @@ const MOST_WAITING: usize = 1 << 20;
 
 /// What was read of a series. Its values and times are here if they stay in memory.
 pub(super) struct Short {
+    /// How many rows were read.
+    pub(super) rows: usize,
     /// Of the steps that are kept, `[time, channel]`.
     pub(super) values: Vec<f64>,
     /// Codes of the labels of the steps that are kept, once they are told apart from the channels.
@@ -36,6 +38,8 @@ pub(super) struct Short {
     pub(super) look: Option<Look>,
     /// Whether each channel has a finite value in any row.
     pub(super) finite: Vec<bool>,
+    /// The file of its first row.
+    pub(super) file: Option<Arc<Path>>,
 }
 
 impl Short {
@@ -80,6 +84,11 @@ impl Own {
 pub(super) struct Parted {
     channels: Vec<Channel>,
     policies: CheckPolicies,
+    /// The interval that rows are left out by which follow too soon, if they are.
+    spacing: Option<i64>,
+    /// Whether the row before the last that waits was left out by it.
+    dropped: bool,
+    file: Option<Arc<Path>>,
     /// Where its rows lie, all that were read.
     pieces: Vec<Own>,
     /// Counts and examples; and the rows that wait, as they were read, behind the last that went on.
@@ -103,7 +112,7 @@ impl Parted {
         name: String,
         origin: Origin,
         mapping: &Mapping,
-        policies: CheckPolicies,
+        (policies, spacing): (CheckPolicies, Option<i64>),
     ) -> Self {
         let channels = mapping.channels.clone();
         let raw = RawSeries {
@@ -116,6 +125,9 @@ impl Parted {
         };
         Self {
             policies,
+            spacing,
+            dropped: false,
+            file: None,
             pieces: vec![],
             work: Work::new(raw, &channels),
             begun: false,
@@ -139,15 +151,19 @@ impl Parted {
     pub(super) fn at(&mut self, path: &Path, row: usize) {
         let is_next = |own: &Own| own.first + own.rows == row && *own.path == *path;
         if !self.pieces.last().is_some_and(is_next) {
-            let (path, dropped) = (Arc::from(path), RowSet::default());
+            let (path, dropped) = (Arc::<Path>::from(path), RowSet::default());
+            self.file.get_or_insert_with(|| Arc::clone(&path));
             self.pieces.push(Own { path, first: row, rows: 0, dropped });
         }
     }
 
-    /// Says that its rows are put together from places that they are told by, and follow on one another here.
-    pub(super) fn put_together(&mut self, places: Places) {
+    /// Says that its rows are put together from places that they are told by, of which the first is in this file, and
+    /// follow on one another here, in the order of their times if some were found behind later ones.
+    pub(super) fn put_together(&mut self, places: Places, file: Arc<Path>, back: Option<Back>) {
         self.work.places = Some(places);
+        self.file = Some(file);
         self.at(Path::new(""), 1);
+        back.into_iter().for_each(|back| self.work.note_sorted(back));
     }
 
     /// Makes room for so many rows that stay in memory.
@@ -224,12 +240,13 @@ impl Parted {
     pub(super) fn finish(mut self, sink: &mut Sink<'_>) -> Result<(Short, Work), Stop> {
         self.release()?;
         if self.waiting() > 0 {
-            self.decide(true)?;
+            self.decide(self.undecided(), true)?;
         }
         self.flush(sink)?;
         self.values.truncate(self.filled);
-        let Self { mut work, pieces, look, steps, mut values, mut times, removed, finite, .. } =
-            self;
+        let Self { mut work, pieces, look, steps, mut values, mut times, .. } = self;
+        let (rows, removed) = (work.counts.rows as usize, self.removed);
+        let (finite, file) = (self.finite, self.file);
         if !sink.is_memory() {
             // Room for rows, which there may be many series to keep of.
             (values, times) = (vec![], vec![]);
@@ -243,7 +260,8 @@ impl Parted {
         }
         work.moved = None;
         work.raw.pieces = pieces.into_iter().map(Own::piece).collect();
-        Ok((Short { values, labels: vec![], times, steps, removed, look, finite }, work))
+        let labels = vec![];
+        Ok((Short { rows, values, labels, times, steps, removed, look, finite, file }, work))
     }
 
     fn width(&self) -> usize {
@@ -286,7 +304,16 @@ impl Parted {
     fn follows(&self, look: &Look) -> bool {
         let last = self.work.raw.time.as_ref().and_then(|times| times.last());
         let free = self.settled || self.work.raw.len() == 0;
-        look.rows > 1 && free && last.is_none_or(|last| *last < look.span[0])
+        let step = last.map(|last| look.span[0].saturating_sub(*last));
+        let fits = match self.spacing {
+            None => step.is_none_or(|step| step > 0),
+            Some(spacing) => {
+                look.even
+                    && look.interval == Some(spacing)
+                    && step.is_none_or(|step| step >= spacing)
+            }
+        };
+        look.rows > 1 && free && fits
     }
 
     /// Room for so many rows, behind those that went on and the one that waits.
@@ -355,7 +382,7 @@ impl Parted {
         self.took(rows);
         self.steps += rows - 1;
         self.finite.fill(true);
-        (self.begun, self.settled) = (true, true);
+        (self.begun, self.settled, self.dropped) = (true, true, false);
         Ok(())
     }
 
@@ -385,21 +412,49 @@ impl Parted {
         for (finite, column) in self.finite.iter_mut().zip(&rows.columns) {
             *finite = *finite || column.iter().any(|value| value.is_finite());
         }
+        let from = self.undecided();
         self.work.raw.append(rows);
-        self.decide(false)?;
+        let is_last = self.decide(from, false)?;
         // A run of missing values that may still be filled: each part would look at all of it again.
         known((self.waiting() <= MOST_WAITING).then_some(()))?;
-        self.settled = clean && count > 1 && self.waiting() == 1;
+        let alone = is_last && count > 1 && self.waiting() == 1;
+        self.settled = clean && alone && !self.is_last_crowded();
         Ok(())
     }
 
-    /// Mends the rows that nothing behind them can change, all at the end, and lets them go on.
-    fn decide(&mut self, end: bool) -> Result<(), Stop> {
+    /// The last row that waits, which one of its time may still replace; or the first that comes.
+    fn undecided(&self) -> usize {
+        self.work.raw.len().saturating_sub(1)
+    }
+
+    /// Whether the last row would be left out as one that follows too soon.
+    fn is_last_crowded(&self) -> bool {
+        let times = self.work.raw.time.as_deref().unwrap_or_default();
+        match (self.spacing, times) {
+            (Some(spacing), [.., before, last]) => {
+                follows_too_soon(last - before, spacing, self.dropped)
+            }
+            _ => false,
+        }
+    }
+
+    /// Mends the rows that nothing behind them can change, all at the end, and lets them go on. None of those from this one
+    /// on were looked at before. Returns whether the row that was read last is the last one here.
+    fn decide(&mut self, from: usize, end: bool) -> Result<bool, Stop> {
         let read = self.work.raw.len();
         self.work.moved = None;
+        let sorted = self.work.counts.unsorted;
         self.work.order(&self.policies);
-        known((self.work.counts.unsorted == 0).then_some(()))?;
+        if self.work.counts.unsorted > sorted && self.policies.unsorted != Policy::Drop {
+            return Err(Stop::Apart);
+        }
+        if let Some(spacing) = self.spacing {
+            let until = self.work.raw.len() - usize::from(!end);
+            self.dropped = self.work.drop_crowded(&(from..until), spacing, self.dropped);
+        }
         self.note_dropped(read);
+        let last_read =
+            self.work.moved.as_ref().map(|moved| moved.last() == Some(&(read as u32 - 1)));
         let steps = self.work.raw.len();
         let decided = if end { steps } else { self.decided() };
         let own = usize::from(self.begun)..decided;
@@ -416,7 +471,7 @@ impl Parted {
         removed.resize(steps, false);
         self.hand_on(&own, &removed)?;
         self.keep_waiting(decided, last, tails);
-        Ok(())
+        Ok(last_read.unwrap_or(true))
     }
 
     /// How many steps nothing that follows can change: not the last, which one of its time may replace, nor a run

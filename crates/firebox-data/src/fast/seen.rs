@@ -5,14 +5,13 @@ use std::path::Path;
 
 use bytemuck::cast_slice;
 
-use crate::Format;
 use crate::frame::Reading;
-use crate::look::{Look, MOST_CHANNELS, Part};
+use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, Rows};
 
-use super::sorted::Sorted;
-use super::{Stop, labels};
+use super::Stop;
+use super::sorted::{Sorted, by_time};
 
 /// A part of a file.
 pub(super) enum Seen {
@@ -45,11 +44,23 @@ impl Seen {
         let columns = sorted.rows(series, rows)?;
         let (others, channels) = columns.split_at(columns.len() - mapping.channels.len());
         // Places come first, which nothing is to be said of.
-        let times = others.get(1).map(|pieces| {
+        let mut times = others.get(1).map(|pieces| {
             let pieces: Vec<&[i64]> = pieces.iter().map(|piece| cast_slice(piece)).collect();
             pieces.concat()
         });
-        let channels: Vec<Vec<&[f64]>> = channels.iter().map(|pieces| floats(pieces)).collect();
+        let mut channels: Vec<Vec<&[f64]>> = channels.iter().map(|pieces| floats(pieces)).collect();
+        // Of several blocks, whose times are in between one another.
+        let order = times.as_deref().filter(|_| sorted.is_by_time()).and_then(by_time);
+        let mut ordered = vec![];
+        if let (Some(order), Some(times)) = (&order, &mut times) {
+            let in_order = |pieces: &Vec<&[f64]>| {
+                let values = pieces.concat();
+                order.iter().map(|row| values[*row]).collect()
+            };
+            ordered = channels.iter().map(in_order).collect::<Vec<Vec<f64>>>();
+            channels = ordered.iter().map(|values| vec![&values[..]]).collect();
+            *times = order.iter().map(|row| times[*row]).collect();
+        }
         let numbers = times.clone().unwrap_or_else(|| (0..rows.len() as i64).collect());
         let part = Part::of_pieces(&mapping.channels, &channels, numbers);
         let mut values = vec![0.0; rows.len() * channels.len()];
@@ -79,13 +90,9 @@ fn floats<'a>(pieces: &[&'a [u64]]) -> Vec<&'a [f64]> {
 
 /// Rows that are one series without labels, whatever is wrong with them.
 pub(super) fn columns(reading: &Reading<'_>, start: usize) -> Option<RawSeries> {
-    let Mapping { series, label, channels, .. } = reading.mapping;
+    let Mapping { series, label, .. } = reading.mapping;
     let alone = series.is_none() && label.is_none();
-    (alone && channels.len() <= MOST_CHANNELS).then_some(())?;
-    // A row without any value may be a blank line of CSV, which is none.
-    if reading.input.format == Format::Csv {
-        labels::holds_values(reading.frame).then_some(())?;
-    }
+    alone.then_some(())?;
     let mut raw = reading.series().ok()?.series.pop()?;
     raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(start + 1));
     Some(raw)

@@ -1,5 +1,5 @@
-//! The series of all files: one a file, or those that a column names, of which the rows stand together. What is done
-//! with the rows of one is in [`parted`](super::parted).
+//! The series of all files: one a file, or those that a column names, of which the rows stand together, or are sorted
+//! first. What is done with the rows of one is in [`parted`](super::parted).
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,7 +9,6 @@ use std::sync::Arc;
 use firebox_core::Origin;
 use polars::prelude::{DataFrame, Int64Chunked, IntoColumn, TimeUnit, TimeZone};
 
-use crate::CheckPolicies;
 use crate::frame::Reading;
 use crate::input::Input;
 use crate::mapping::Mapping;
@@ -17,13 +16,14 @@ use crate::raw::{Interner, NO_LABEL};
 use crate::store::check_room;
 use crate::turns::in_turn;
 use crate::work::Work;
+use crate::{CheckPolicies, Policy};
 
 use super::grouped::Grouped;
 use super::labels::Classes;
 use super::parted::{Parted, Short};
 use super::seen::Seen;
 use super::sorted::{Scattered, Sorted, Sorting};
-use super::{Sink, Stop, known};
+use super::{How, Sink, Stop, known};
 
 /// Consecutive rows of a part that are of one series.
 pub(super) struct Run {
@@ -104,10 +104,12 @@ impl Part {
 /// Parts of a block that are read back at once: so many of them fit where one block did, for each processor.
 const PARTS: usize = 8;
 
-/// The rows of series that do not stand together.
+/// The rows of series that do not stand together, or not in the order of their times.
 struct Apart {
     /// Bytes of them that are sorted at once.
     block: usize,
+    /// Whether they are sorted by time, too, where they have any.
+    by_time: bool,
     /// Once there are any.
     begun: Option<(Sorting, Mapping)>,
 }
@@ -116,8 +118,7 @@ impl Apart {
     /// The file that rows are put into.
     fn sorting(&mut self, mapping: &Mapping, folder: &Path) -> Result<&mut Sorting, Stop> {
         if self.begun.is_none() {
-            let width = 1 + usize::from(mapping.time.is_some()) + mapping.channels.len();
-            let sorting = Sorting::begin(folder, width, self.block)?;
+            let sorting = Sorting::begin(folder, mapping, self.by_time, self.block)?;
             self.begun = Some((sorting, mapping.clone()));
         }
         Ok(&mut known(self.begun.as_mut())?.0)
@@ -132,8 +133,7 @@ impl Apart {
         free: Option<u64>,
     ) -> Result<(), Stop> {
         let bytes = self.sorting(mapping, folder)?.bytes(rows, mapping.channels.len() + 1);
-        let what =
-            "the rows of series that do not stand together, in order, and the series of them";
+        let what = "rows that are not in the order of their series and times, in it, and the series of them";
         Ok(check_room(folder, what, bytes, free)?)
     }
 }
@@ -152,11 +152,14 @@ pub(super) struct AllRead {
     pub(super) read: Vec<Short>,
     pub(super) works: Vec<Work>,
     pub(super) classes: Arc<Classes>,
+    /// The interval that rows were left out by which follow too soon, if they were.
+    pub(super) spacing: Option<i64>,
 }
 
 /// The series that were read, in the order in which they come first.
 pub(super) struct Taken {
     policies: CheckPolicies,
+    spacing: Option<i64>,
     /// If rows may be anywhere: then they wait for those of the last file.
     apart: Option<Apart>,
     open: Option<Open>,
@@ -169,19 +172,29 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    pub(super) fn new(policies: CheckPolicies) -> Self {
-        let (train, test) = (HashSet::new(), HashSet::new());
-        let (read, works, classes) = (vec![], vec![], Arc::default());
-        Self { policies, apart: None, open: None, read, works, classes, train, test }
-    }
-
-    /// For series that a column names and whose rows do not stand together, of which so many bytes are sorted at once.
-    pub(super) fn apart(policies: CheckPolicies, block: usize) -> Self {
-        Self { apart: Some(Apart { block, begun: None }), ..Self::new(policies) }
+    /// For rows that are to be read in this way.
+    pub(super) fn new(policies: CheckPolicies, how: &How) -> Self {
+        let by_time = policies.unsorted != Policy::Drop;
+        Self {
+            policies,
+            spacing: how.spacing,
+            apart: how.sorted.map(|block| Apart { block, by_time, begun: None }),
+            open: None,
+            read: vec![],
+            works: vec![],
+            classes: Arc::new(Classes::without(how.void.clone())),
+            train: HashSet::new(),
+            test: HashSet::new(),
+        }
     }
 
     pub(super) fn is_apart(&self) -> bool {
         self.apart.is_some()
+    }
+
+    /// Whether each row of a file without defects stays where it is read.
+    pub(super) fn keeps_all(&self) -> bool {
+        self.apart.is_none() && self.spacing.is_none()
     }
 
     /// The classes of the labels of all files.
@@ -261,7 +274,8 @@ impl Taken {
             let named = mapping.series.is_some();
             let again = if named { Stop::Apart } else { Stop::Odd };
             let own = self.own_name(name, input.origin, named).ok_or(again)?;
-            let series = Parted::new(own, input.origin, mapping, self.policies);
+            let how = (self.policies, self.spacing);
+            let series = Parted::new(own, input.origin, mapping, how);
             self.open = Some(Open { name: name.to_owned(), named, series });
         }
         let series = &mut known(self.open.as_mut())?.series;
@@ -335,23 +349,26 @@ impl Taken {
         series: usize,
         mapping: &Mapping,
     ) -> Result<Open, Stop> {
-        let Scattered { name, origin, .. } = &sorted.series[series];
-        let own = known(self.own_name(name, *origin, true))?;
-        let (name, sorted) = (name.clone(), Arc::clone(sorted));
-        let mut parted = Parted::new(own, *origin, mapping, self.policies);
-        parted.put_together(Box::new(move |row| sorted.place(series, row - 1)));
-        Ok(Open { name, named: true, series: parted })
+        let Scattered { name, origin, file, .. } = &sorted.series[series];
+        let named = mapping.series.is_some();
+        let own = known(self.own_name(name, *origin, named))?;
+        let mut parted = Parted::new(own, *origin, mapping, (self.policies, self.spacing));
+        let (rows, back) = (Arc::clone(sorted), sorted.back(series));
+        let place = move |row| rows.place(series, row - 1);
+        parted.put_together(Box::new(place), Arc::clone(file), back);
+        Ok(Open { name: name.clone(), named, series: parted })
     }
 
     /// What was read of each, once there are no more.
     pub(super) fn finish(mut self, sink: &mut Sink<'_>) -> Result<AllRead, Stop> {
-        if let Some(Apart { block, begun }) = self.apart.take() {
+        if let Some(Apart { block, begun, .. }) = self.apart.take() {
             let (sorting, mapping) = known(begun)?;
             let at_once = sorting.rows_of(block / PARTS);
             self.take_sorted((&Arc::new(sorting.finish()?), &mapping), at_once, sink)?;
         }
         self.close(sink)?;
-        Ok(AllRead { read: self.read, works: self.works, classes: self.classes })
+        let Self { read, works, classes, spacing, .. } = self;
+        Ok(AllRead { read, works, classes, spacing })
     }
 }
 
@@ -365,7 +382,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let names = ["time", "symbol", "x", "y"].map(str::to_owned);
         let mapping = Mapping::new(Path::new("a.csv"), &names, &Columns::default()).unwrap();
-        let mut apart = Apart { block: 1 << 10, begun: None };
+        let mut apart = Apart { block: 1 << 10, by_time: true, begun: None };
         let mut check = |free| apart.check_room(&mapping, 10, folder.path(), free);
         // Ten rows of four words that are sorted, and of three in the store.
         assert!(check(Some(560)).is_ok() && check(None).is_ok());

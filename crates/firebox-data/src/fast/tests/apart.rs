@@ -24,7 +24,7 @@ fn scattered_rows(seed: u64) -> (Vec<Option<&'static str>>, Vec<usize>) {
 }
 
 /// What is said of files whose rows are sorted by series, some bytes of them at once.
-fn in_all_sorted_ways(
+pub(super) fn in_all_sorted_ways(
     inputs: &[Input],
     config: &DataConfig,
     ends: &[Vec<usize>],
@@ -33,7 +33,7 @@ fn in_all_sorted_ways(
     let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
     let stores = ["tables", "seen", "turns", "order", "whole"].map(|name| folder.join(name));
     let to = |store: usize| {
-        (Taken::apart(config.checks, block), Sink::store(&stores[store], key, &stop))
+        (How { sorted: Some(block), ..How::default() }, Sink::store(&stores[store], key, &stop))
     };
     let found = [
         said(take_parts(inputs, config, ends, to(0), true)),

@@ -1,0 +1,165 @@
+//! Rows that are not in the order of their times, or follow too soon.
+
+use super::apart::in_all_sorted_ways;
+use super::named::{of_files, text};
+use super::*;
+use std::path::PathBuf;
+
+/// Another order of so many rows.
+fn moved(seed: u64, rows: usize) -> Vec<u32> {
+    let mut draws = Stream::new(seed, "moved").draws();
+    let mut draw = |of: usize| (draws.uniform_f64() * of as f64) as usize % of;
+    let mut order: Vec<u32> = (0..rows as u32).collect();
+    match draw(5) {
+        0 => order.reverse(),
+        1 => order.rotate_left(1 + draw(rows - 1)),
+        kind => {
+            let swaps = if kind == 2 { rows } else { 1 + draw(3) };
+            (0..swaps).for_each(|_| order.swap(draw(rows), draw(rows)));
+        }
+    }
+    order
+}
+
+/// Files of such rows, with some of each defect; the rows of each, and whether a column names the series.
+fn case(seed: u64, folder: &Path) -> (DataConfig, Vec<usize>, bool) {
+    let mut draws = Stream::new(seed, "order").draws();
+    let mut draw = |of: usize| (draws.uniform_f64() * of as f64) as usize % of;
+    let rows = 3 + draw(80);
+    let mut table = odd_bars(seed, rows);
+    let mut config = DataConfig::new(folder);
+    if draw(4) == 0 {
+        table = labelled(table, seed, &mut config);
+    }
+    let named = draw(2) == 0;
+    if named {
+        let several = 1 + draw(3);
+        let names: Vec<&str> = (0..rows).map(|_| ["a", "b", "c"][draw(several)]).collect();
+        table.with_column(Column::new("symbol".into(), names)).unwrap();
+    }
+    let table = table.take(&IdxCa::from_vec("row".into(), moved(seed, rows))).unwrap();
+    let mut borders = vec![0, rows];
+    (0..draw(4)).for_each(|_| borders.push(1 + draw(rows - 1)));
+    borders.sort_unstable();
+    borders.dedup();
+    let write = |(number, border): (usize, &[usize])| {
+        let path = folder.join(format!("{number}.parquet"));
+        let file = std::fs::File::create(&path).unwrap();
+        let mut part = table.slice(border[0] as i64, border[1] - border[0]);
+        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut part).unwrap();
+        path
+    };
+    config.path.0 = borders.windows(2).enumerate().map(write).collect::<Vec<PathBuf>>();
+    config.columns.time_unit = crate::TimeUnit::S;
+    config.checks = policies(seed);
+    config.checks.unsorted = [Policy::Error, Policy::Drop, Policy::Fill, Policy::Fill][draw(4)];
+    config.interval = Interval::from_microseconds(60_000_000).filter(|_| seed.is_multiple_of(3));
+    (config, borders.windows(2).map(|border| border[1] - border[0]).collect(), named)
+}
+
+#[test]
+fn rows_in_any_order_of_time_are_told_and_put_in_order_as_on_the_long_way() {
+    let (mut taken, mut refused, mut crowded) = (0, 0, 0);
+    for seed in 0..150 {
+        let folder = tempfile::tempdir().unwrap();
+        let (config, rows, named) = case(seed, folder.path());
+        let files = inputs(&config).unwrap();
+        let expected = long(&files, &config);
+        let mut draws = Stream::new(seed, "parts").draws();
+        let ends: Vec<_> = rows.iter().map(|rows| some_ends(*rows, &mut draws)).collect();
+        // From one row to all of them.
+        let block = (48.0 * 2f64.powf(draws.uniform_f64() * 8.0)) as usize;
+        let ways = in_all_sorted_ways(&files, &config, &ends, (folder.path(), block));
+        let mut found = Vec::from(ways);
+        if config.checks.unsorted == Policy::Drop && !named {
+            found.extend(in_all_ways(&files, &config, &ends, folder.path()));
+        }
+        for found in found {
+            taken += usize::from(found.is_ok());
+            refused += usize::from(found.as_ref().is_err_and(|said| said != "odd"));
+            let is_dropped = |(_, checks): &(SeriesSet, Checks)| {
+                let mut all = checks.findings.iter();
+                all.any(|one| {
+                    one.defect == crate::Defect::Crowded
+                        && config.checks.crowded == CrowdedPolicy::Drop
+                })
+            };
+            crowded += usize::from(found.as_ref().is_ok_and(is_dropped));
+            let errors = [found.as_ref().err(), expected.as_ref().err()];
+            let says = format!(
+                "{seed}, blocks of {block}, parts {ends:?}: {errors:?}, {:?}",
+                config.checks
+            );
+            assert!(is_left(&found, &expected) || found == expected, "{says}");
+        }
+    }
+    let counts = format!("{taken} taken, {refused} refused, {crowded} without crowded rows");
+    assert!(taken > 200 && refused > 120 && crowded > 15, "{counts}");
+}
+
+#[test]
+fn a_file_whose_last_row_comes_first_is_sorted() {
+    let lines: Vec<String> = bars(2 * ROWS, |_, _| ()).lines().map(str::to_owned).collect();
+    let rows: Vec<&str> = lines[1..].iter().rev().map(String::as_str).collect();
+    let turned = format!("{}\n{}\n", lines[0], rows.join("\n"));
+    let [short, long] = ways(&turned, |config| config.checks.unsorted = Policy::Fill);
+    let (set, checks) = short.as_ref().unwrap();
+    assert_eq!((set.steps(), checks.findings[0].count), (2 * ROWS, 2 * ROWS as u64 - 1));
+    assert!(short == long);
+    let [refused, long] = ways(&turned, |_| ());
+    assert!(refused.as_ref().unwrap_err().contains("row 2 of bars.csv"), "{refused:?}");
+    assert!(refused == long);
+}
+
+#[test]
+fn a_series_of_several_files_is_sorted_and_files_of_one_name_are_not_one_series() {
+    let texts = [text("aabb", 10), text("abab", 0)];
+    let fill = |config: &mut DataConfig| {
+        config.checks.unsorted = Policy::Fill;
+        config.checks.gaps = GapPolicy::Split;
+    };
+    let [short, long] = of_files(&texts, 2, fill);
+    assert!(short.is_ok() && short == long, "{:?}", short.err());
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["one", "two"].map(|name| {
+        let path = folder.path().join(name).join("bars.csv");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, "time,x\n2024-01-02,1\n2024-01-01,2\n2024-01-03,4\n").unwrap();
+        path
+    });
+    let mut config = DataConfig::new(&paths[0]);
+    config.path.0 = paths.to_vec();
+    fill(&mut config);
+    let files = inputs(&config).unwrap();
+    let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
+    let found = said(short_of(&files, &config, &folder.path().join("cache"), key, &stop));
+    // Who gives the second another name is the long way.
+    assert_eq!(found.unwrap_err(), "odd");
+}
+
+fn short_of(
+    files: &[Input],
+    config: &DataConfig,
+    cache: &Path,
+    key: Key,
+    stop: &AtomicBool,
+) -> Result<(SeriesSet, Checks), Stop> {
+    short(files, config, Sink::store(cache, key, stop))
+}
+
+#[test]
+fn more_channels_than_a_number_has_bits_are_taken() {
+    let names: Vec<String> = (0..130).map(|channel| format!("c{channel}")).collect();
+    let value =
+        |row: usize, channel: usize| if channel == 100 { 7 } else { row * 31 % (channel + 2) };
+    let row = |row: usize| {
+        let values: Vec<String> = (0..130).map(|channel| value(row, channel).to_string()).collect();
+        values.join(",") + "\n"
+    };
+    let text = format!("{}\n{}", names.join(","), (0..500).map(row).collect::<String>());
+    for policy in [ConstantPolicy::Error, ConstantPolicy::Drop] {
+        let [short, long] = ways(&text, |config| config.checks.constant = policy);
+        assert_eq!(short.is_ok(), policy == ConstantPolicy::Drop);
+        assert!(short == long, "{:?}, {:?}", short.err(), long.err());
+    }
+}
