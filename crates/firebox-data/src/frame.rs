@@ -214,7 +214,8 @@ impl Reading<'_> {
     /// The series of the table, unchecked.
     pub(crate) fn series(&self) -> Result<Raw, DataError> {
         let Mapping { time, series, label, channels, .. } = self.mapping;
-        let times = time.as_ref().map(|name| self.times(name)).transpose()?;
+        let times = time.as_ref().map(|name| self.times_of_clocks(name)).transpose()?;
+        let (times, zone) = times.map_or((None, Zone::Utc), |(times, zone)| (Some(times), zone));
         let columns =
             channels.par_iter().map(|c| self.numbers(&c.name)).collect::<Result<_, _>>()?;
         let mut classes = Interner::default();
@@ -247,6 +248,7 @@ impl Reading<'_> {
             label: label.clone(),
             label_like: self.mapping.label_like.clone(),
             element: None,
+            zone,
         })
     }
 

@@ -235,8 +235,7 @@ fn short_way(
 ) -> Result<Option<(SeriesSet, Checks)>, DataError> {
     refuse_settings(config, inputs[0].format)?;
     let zone = zone(config)?;
-    // What local times mean depends on the rows before them.
-    if !is_table(inputs[0].format) || !matches!(zone, Zone::Utc) {
+    if !is_table(inputs[0].format) {
         return Ok(None);
     }
     let files = |done| progress(listener, done as u64, inputs.len() as u64);
@@ -418,6 +417,10 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
     if is_table(inputs[0].format) {
         // What a name of a column and of a file means was once decided by the order of the files.
         key = key.field("names", "told apart");
+    }
+    if config.columns.time_zone.is_some() {
+        // Which of two moments a clock showed was once told by the row before, of whatever series.
+        key = key.field("clocks", "of each series");
     }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key

@@ -102,7 +102,11 @@ impl<'a> Part<'a> {
         let column = |channel: &Channel| Pieces::of(frame.column(&channel.name).ok()?);
         let columns = channels.iter().map(column).collect::<Option<_>>()?;
         let times = match time {
-            Some(name) => reading.times(name).ok()?,
+            // Where clocks were put back, the rows before say which of two moments it is.
+            Some(name) => {
+                let (times, zone) = reading.times_of_clocks(name).ok()?;
+                (!zone.shows_twice(&times)).then_some(times)?
+            }
             None => (start as i64..(start + frame.height()) as i64).collect(),
         };
         Some(Self { columns, bars: Bars::of(channels), times })

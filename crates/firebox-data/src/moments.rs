@@ -11,17 +11,27 @@ use crate::{DataError, TimeUnit};
 const FARTHEST: i64 = 10_413_792_000_000_000;
 
 impl Reading<'_> {
-    /// A column as times.
+    /// A column as times: those that clocks show twice are the first of the two.
     pub(crate) fn times(&self, name: &str) -> Result<Vec<i64>, DataError> {
-        let times = self.as_written(name)?;
+        self.times_of_clocks(name).map(|(times, _)| times)
+    }
+
+    /// The same with the zone of the clocks that showed them, by which they are still to be
+    /// [settled](Zone::settle), series by series.
+    pub(crate) fn times_of_clocks(&self, name: &str) -> Result<(Vec<i64>, Zone), DataError> {
+        let (mut times, local) = self.as_written(name)?;
+        if local {
+            self.local(name, &mut times)?;
+        }
+        let zone = if local { *self.zone } else { Zone::Utc };
         let unit = self.config.columns.time_unit;
         if unit == TimeUnit::Auto {
-            return Ok(times);
+            return Ok((times, zone));
         }
         // Numbers of another unit than the declared one end up far in the future.
         match times.iter().position(|time| time.abs() > FARTHEST) {
             Some(row) => Err(self.too_far(row, name, times[row], unit)),
-            None => Ok(times),
+            None => Ok((times, zone)),
         }
     }
 
@@ -35,7 +45,8 @@ impl Reading<'_> {
         self.bad_time(row, name, &format!("{number}"), problem)
     }
 
-    fn as_written(&self, name: &str) -> Result<Vec<i64>, DataError> {
+    /// Times as they stand there, and whether they are those of a zone that is not written with them.
+    pub(crate) fn as_written(&self, name: &str) -> Result<(Vec<i64>, bool), DataError> {
         let column = self.column(name)?;
         let unit = self.config.columns.time_unit;
         match column.dtype() {
@@ -46,25 +57,22 @@ impl Reading<'_> {
                     Stored::Microseconds => TimeUnit::Us,
                     Stored::Nanoseconds => TimeUnit::Ns,
                 };
-                let mut times = self.whole_times(name, unit)?;
                 // A stored zone says how to show the time; what is stored is in UTC.
-                if zone.is_none() {
-                    self.local(name, &mut times)?;
-                }
-                Ok(times)
+                Ok((self.whole_times(name, unit)?, zone.is_none()))
             }
             DataType::Date => {
                 let mut times = self.whole_times(name, TimeUnit::S)?;
                 times.iter_mut().for_each(|time| *time *= 86_400);
-                self.local(name, &mut times)?;
-                Ok(times)
+                Ok((times, true))
             }
             kind if kind.is_integer() && unit == TimeUnit::Auto => {
                 let first = column.cast(&DataType::Int64).ok().and_then(|c| c.i64().ok()?.get(0));
                 Err(self.undeclared(name, first.unwrap_or(0) as f64))
             }
-            kind if kind.is_integer() => self.whole_times(name, unit),
-            kind if kind.is_float() && unit != TimeUnit::Auto => self.float_times(name, unit),
+            kind if kind.is_integer() => Ok((self.whole_times(name, unit)?, false)),
+            kind if kind.is_float() && unit != TimeUnit::Auto => {
+                Ok((self.float_times(name, unit)?, false))
+            }
             kind if kind.is_float() => Err(self.undeclared(name, self.numbers(name)?[0])),
             kind => Err(self.wrong_type(
                 name,
@@ -136,7 +144,7 @@ impl Reading<'_> {
         self.numbers(name)?.into_iter().enumerate().map(time).collect()
     }
 
-    fn text_times(&self, name: &str, unit: TimeUnit) -> Result<Vec<i64>, DataError> {
+    fn text_times(&self, name: &str, unit: TimeUnit) -> Result<(Vec<i64>, bool), DataError> {
         let column = self.column(name)?;
         let text = column.str().map_err(|error| self.polars(&error))?;
         let chunks: Vec<_> = text.downcast_iter().collect();
@@ -173,10 +181,7 @@ impl Reading<'_> {
                 Written::Utc(time) | Written::Local(time) => times.push(time),
             }
         }
-        if local {
-            self.local(name, &mut times)?;
-        }
-        Ok(times)
+        Ok((times, local))
     }
 
     fn no_time(&self, row: usize, name: &str, value: &str, unit: TimeUnit) -> DataError {

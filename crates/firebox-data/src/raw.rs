@@ -10,6 +10,7 @@ use firebox_core::{Channel, Origin};
 
 use crate::DataError;
 use crate::npy::Element;
+use crate::time::Zone;
 
 /// The code of a step without a label.
 pub(crate) const NO_LABEL: u32 = u32::MAX;
@@ -35,6 +36,8 @@ pub(crate) struct Raw {
     pub(crate) label_like: Option<String>,
     /// Type of the values of arrays, which have one.
     pub(crate) element: Option<Element>,
+    /// The zone by which the times of each series are still to be settled.
+    pub(crate) zone: Zone,
 }
 
 /// One series.
@@ -195,11 +198,11 @@ impl Gathered {
     /// Adds what another file gives. Series named by a column go on where an earlier file left
     /// them.
     pub(crate) fn add(&mut self, mut other: Raw) -> Result<(), DataError> {
-        let named = other.by.is_some();
+        let (named, zone) = (other.by.is_some(), std::mem::take(&mut other.zone));
         if self.raw.series.is_empty() {
             let series = std::mem::take(&mut other.series);
             self.raw = other;
-            return series.into_iter().try_for_each(|series| self.put(series, named, 0));
+            return series.into_iter().try_for_each(|series| self.put((series, zone), named, 0));
         }
         self.check_alike(&other)?;
         let map = merge_classes(&mut self.raw.classes, &other.classes);
@@ -207,7 +210,7 @@ impl Gathered {
         let before = self.raw.series.len();
         for mut series in other.series {
             relabel(&mut series.labels, &map);
-            self.put(series, named, before)?;
+            self.put((series, zone), named, before)?;
         }
         Ok(())
     }
@@ -256,9 +259,20 @@ impl Gathered {
 
     /// Adds a series of a file before which there were so many. It goes on with the one of its name if a column names
     /// both; of files, it gets another name.
-    fn put(&mut self, mut series: RawSeries, named: bool, before: usize) -> Result<(), DataError> {
+    fn put(
+        &mut self,
+        (mut series, zone): (RawSeries, Zone),
+        named: bool,
+        before: usize,
+    ) -> Result<(), DataError> {
         let name = series.name.clone();
-        let Some(known) = self.known.get(&(name.clone(), series.origin)).copied() else {
+        let known = self.known.get(&(name.clone(), series.origin)).copied();
+        let goes_on = known.filter(|known| known.named && named);
+        let last = goes_on.and_then(|known| self.raw.series[known.place].time.as_ref()?.last());
+        if let Some(times) = &mut series.time {
+            zone.settle(times, last.copied());
+        }
+        let Some(known) = known else {
             self.push(series, named);
             return Ok(());
         };

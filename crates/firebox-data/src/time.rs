@@ -9,6 +9,8 @@ use crate::TimeUnit;
 
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
+/// Offsets of zones change on full quarter hours, so all times of one share theirs.
+const QUARTER: i64 = 15 * 60 * SECOND;
 
 /// A time as it is written: in UTC, or in a zone that is not written with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,7 +207,9 @@ pub(crate) fn format(time: i64) -> String {
 }
 
 /// The zone of times that are written without one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Zone {
+    #[default]
     Utc,
     Named(chrono_tz::Tz),
 }
@@ -226,12 +230,10 @@ impl Zone {
         }
     }
 
-    /// Local times → UTC, in place. A time that clocks show twice is taken as the first of the two
-    /// unless the row before it is later than that; `Err` holds the row of a skipped time.
+    /// Local times → UTC, in place: one that clocks show twice becomes the first of the two, until they are
+    /// [settled](Self::settle). `Err` holds the row of a skipped time.
     pub(crate) fn to_utc(&self, times: &mut [i64]) -> Result<(), (usize, Skipped)> {
         let Self::Named(zone) = self else { return Ok(()) };
-        // Offsets change on full quarter hours, so all times of one share theirs.
-        const QUARTER: i64 = 15 * 60 * SECOND;
         let mut known: Option<(i64, i64)> = None;
         for row in 0..times.len() {
             let local = times[row];
@@ -242,17 +244,50 @@ impl Zone {
             }
             let utc = DateTime::from_timestamp_micros(local).map(|time| time.naive_utc());
             let utc = utc.ok_or((row, Skipped))?;
-            let (earlier, later) = instants(*zone, &utc).ok_or((row, Skipped))?;
-            if earlier == later {
-                known = Some((quarter, local - earlier));
-                times[row] = earlier;
-            } else {
-                let before = row.checked_sub(1).map(|row| times[row]);
-                times[row] =
-                    if before.is_some_and(|before| before >= earlier) { later } else { earlier };
-            }
+            let (earlier, _) = instants(*zone, &utc).ok_or((row, Skipped))?;
+            known = Some((quarter, local - earlier));
+            times[row] = earlier;
         }
         Ok(())
+    }
+
+    /// Settles the times of one series, in the order of its rows: one that clocks show twice is the second of the two if
+    /// the row before it, `before` the first, is as late as the first of them.
+    pub(crate) fn settle(&self, times: &mut [i64], mut before: Option<i64>) {
+        let mut shifts = self.shifts();
+        for time in times {
+            if let Some(shift) = shifts(*time)
+                && before.is_some_and(|before| before >= *time)
+            {
+                *time += shift;
+            }
+            before = Some(*time);
+        }
+    }
+
+    /// Whether one of these is the first of two moments that clocks show alike.
+    pub(crate) fn shows_twice(&self, times: &[i64]) -> bool {
+        let mut shifts = self.shifts();
+        times.iter().any(|time| shifts(*time).is_some())
+    }
+
+    /// How much later clocks show the same as at a moment once more, if they do.
+    fn shifts(&self) -> impl FnMut(i64) -> Option<i64> + use<> {
+        let zone = *self;
+        let mut known: Option<(i64, Option<i64>)> = None;
+        move |time| {
+            let Self::Named(zone) = zone else { return None };
+            let quarter = time.div_euclid(QUARTER);
+            if let Some((_, shift)) = known.filter(|(known, _)| *known == quarter) {
+                return shift;
+            }
+            let local = DateTime::from_timestamp_micros(time)
+                .map(|time| time.with_timezone(&zone).naive_local());
+            let both = local.and_then(|local| instants(zone, &local));
+            let shift = both.map(|(_, later)| later - time).filter(|shift| *shift > 0);
+            known = Some((quarter, shift));
+            shift
+        }
     }
 }
 
@@ -366,7 +401,9 @@ mod tests {
         let Ok(zone) = Zone::named(Some("America/New_York")) else { panic!("the zone is known") };
         let convert = |texts: &[&str]| {
             let mut times: Vec<i64> = texts.iter().map(|text| utc(text)).collect();
-            zone.to_utc(&mut times).map(|()| times.into_iter().map(format).collect::<Vec<_>>())
+            zone.to_utc(&mut times)?;
+            zone.settle(&mut times, None);
+            Ok(times.into_iter().map(format).collect::<Vec<_>>())
         };
         assert_eq!(convert(&["2020-01-02 09:30"]).unwrap(), ["2020-01-02T14:30:00Z"]);
         assert_eq!(convert(&["2020-07-02 09:30"]).unwrap(), ["2020-07-02T13:30:00Z"]);

@@ -58,7 +58,7 @@ pub(super) fn in_order(
 ) -> Result<(), Stop> {
     known((groups.rows() > 0).then_some(()))?;
     same(groups.mapping())?;
-    let classes = taken.classes();
+    let classes = taken.of_next_file();
     let coded = classes.mapping(groups.mapping());
     let of = (input, &coded);
     taken.expect(of, groups.rows(), sink)?;
@@ -78,7 +78,7 @@ fn one_by_one(
     (taken, sink): (&mut Taken, &mut Sink<'_>),
     mut same: impl FnMut(&Mapping) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let (mut rows, classes) = (0, taken.classes());
+    let (mut rows, classes) = (0, taken.of_next_file());
     parts::each(input, config, |table, expected| {
         same(table.mapping())?;
         let table = known(classes.coded(table, zone))?;
@@ -106,7 +106,7 @@ pub(super) fn in_groups(
     // A file without rows is told of before anything else.
     known((groups.rows() > 0).then_some(()))?;
     same(groups.mapping())?;
-    let classes = taken.classes();
+    let classes = taken.of_next_file();
     let coded = classes.mapping(groups.mapping());
     let of = (input, &coded);
     let table_of =

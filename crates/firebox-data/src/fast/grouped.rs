@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use crate::frame::Reading;
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL};
+use crate::time::Zone;
 
 /// Rows of which those of each series lie one behind the other, in the order in which they came.
 pub(super) struct Grouped {
@@ -12,6 +13,8 @@ pub(super) struct Grouped {
     pub(super) series: Vec<(String, usize)>,
     /// Rows of the file, counted from 1, times if there are any, and channels: the bits of each number.
     pub(super) columns: Vec<Vec<u64>>,
+    /// The zone by which the times of each series are still to be settled.
+    pub(super) zone: Zone,
 }
 
 impl Grouped {
@@ -28,8 +31,10 @@ impl Grouped {
         (!codes.contains(&NO_LABEL)).then_some(())?;
         let (order, ends) = order(&codes, names.names.len());
         let mut columns = vec![order.iter().map(|row| (start + row + 1) as u64).collect()];
+        let mut zone = Zone::Utc;
         if let Some(name) = time {
-            let times = reading.times(name).ok()?;
+            let (times, of_clocks) = reading.times_of_clocks(name).ok()?;
+            zone = of_clocks;
             columns.push(order.iter().map(|row| times[*row] as u64).collect());
         }
         let column = |name: &str| -> Option<Vec<u64>> {
@@ -39,7 +44,7 @@ impl Grouped {
         let values: Option<Vec<_>> =
             channels.par_iter().map(|channel| column(&channel.name)).collect();
         columns.extend(values?);
-        Some(Self { series: names.names.into_iter().zip(ends).collect(), columns })
+        Some(Self { series: names.names.into_iter().zip(ends).collect(), columns, zone })
     }
 
     pub(super) fn rows(&self) -> usize {

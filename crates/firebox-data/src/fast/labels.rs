@@ -5,9 +5,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use firebox_core::{Channel, Role};
-use polars::prelude::Column;
+use polars::prelude::{Column, DataFrame, Int64Chunked, IntoColumn, TimeUnit, TimeZone};
 
-use crate::frame::Table;
+use crate::frame::{Reading, Table};
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL, in_order};
 use crate::time::Zone;
@@ -19,12 +19,14 @@ use super::parted::Short;
 pub(super) struct Classes {
     all: Mutex<Interner>,
     void: Vec<String>,
+    /// Whether the times of a file are those of a zone that is not written with them, once a table of it was seen.
+    local: Mutex<Option<bool>>,
 }
 
 impl Classes {
     /// Those of tables of which these channels are left out.
     pub(super) fn without(void: Vec<String>) -> Self {
-        Self { all: Mutex::default(), void }
+        Self { void, ..Self::default() }
     }
 
     /// The channels that are left out as those without any value.
@@ -32,8 +34,27 @@ impl Classes {
         &self.void
     }
 
-    /// The same table with its labels as the last channel, if it has any; none if they cannot be read.
+    /// Says that the tables that come are those of another file.
+    pub(super) fn begin_file(&self) {
+        *self.local.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The same table with its times parsed if they may be those of a zone. None if they cannot be, or if others of the
+    /// file are written otherwise, which is told of on the long way.
+    fn timed<'a>(&self, table: Table<'a>, zone: &Zone) -> Option<Table<'a>> {
+        if *zone == Zone::Utc || table.mapping().time.is_none() {
+            return Some(table);
+        }
+        let (frame, local) = with_times(&table.reading(zone))?;
+        let mut of_file = self.local.lock().unwrap_or_else(PoisonError::into_inner);
+        let alike = *of_file.get_or_insert(local) == local;
+        let mapping = table.mapping().clone();
+        alike.then(|| table.with(frame, mapping))
+    }
+
+    /// The same table with its labels as the last channel, if it has any; none if they, or its times, cannot be read.
     pub(super) fn coded<'a>(&self, table: Table<'a>, zone: &Zone) -> Option<Table<'a>> {
+        let table = self.timed(table, zone)?;
         let mapping = self.mapping(table.mapping());
         let Some(label) = table.mapping().label.clone() else {
             let frame = table.frame().clone();
@@ -70,6 +91,17 @@ impl Classes {
         order.iter().zip(0..).for_each(|(code, place)| places[*code] = place);
         Some((order.into_iter().map(|code| names[code].clone()).collect(), places))
     }
+}
+
+/// A table with its times parsed, as they are written, and whether they are those of a zone that is not.
+pub(super) fn with_times(reading: &Reading<'_>) -> Option<(DataFrame, bool)> {
+    let mut frame = reading.frame.clone();
+    let Some(name) = &reading.mapping.time else { return Some((frame, false)) };
+    let (times, local) = reading.as_written(name).ok()?;
+    let zone = if local { None } else { Some(TimeZone::UTC) };
+    let times = Int64Chunked::from_vec(name.as_str().into(), times);
+    frame.with_column(times.into_datetime(TimeUnit::Microseconds, zone).into_column()).ok()?;
+    Some((frame, local))
 }
 
 /// Which columns are what without these channels.

@@ -11,6 +11,7 @@ use crate::frame::Reading;
 use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
+use crate::time::Zone;
 use crate::work::{Back, Places, Work, fits, follows_too_soon};
 use crate::{CheckPolicies, Policy};
 
@@ -88,7 +89,9 @@ pub(super) struct Parted {
     spacing: Option<i64>,
     /// Whether the row before the last that waits was left out by it.
     dropped: bool,
+    /// The file of the first row, and the time of the last one that was read.
     file: Option<Arc<Path>>,
+    last: Option<i64>,
     /// Where its rows lie, all that were read.
     pieces: Vec<Own>,
     /// Counts and examples; and the rows that wait, as they were read, behind the last that went on.
@@ -128,6 +131,7 @@ impl Parted {
             spacing,
             dropped: false,
             file: None,
+            last: None,
             pieces: vec![],
             work: Work::new(raw, &channels),
             begun: false,
@@ -202,7 +206,10 @@ impl Parted {
                 self.filled += last * width;
                 self.times.extend_from_slice(&times[..last]);
             }
-            seen => self.mend(known(columns(reading, self.next_row() - 1))?, seen.is_some())?,
+            seen => {
+                let (rows, zone) = known(columns(reading, self.next_row() - 1))?;
+                self.mend_settled(rows, zone, seen.is_some())?;
+            }
         }
         self.flush(sink)
     }
@@ -229,8 +236,8 @@ impl Parted {
                 self.mend(raw, true)?;
                 self.flush(sink)
             }
-            Seen::Odd(raw) => {
-                self.mend(raw, false)?;
+            Seen::Odd(raw, zone) => {
+                self.mend_settled(raw, zone, false)?;
                 self.flush(sink)
             }
         }
@@ -380,6 +387,7 @@ impl Parted {
         self.work.raw = raw;
         self.work.moved = None;
         self.took(rows);
+        self.last = times.last().copied();
         self.steps += rows - 1;
         self.finite.fill(true);
         (self.begun, self.settled, self.dropped) = (true, true, false);
@@ -402,12 +410,21 @@ impl Parted {
         }
     }
 
+    /// The same of rows whose times are still to be settled.
+    fn mend_settled(&mut self, mut rows: RawSeries, zone: Zone, clean: bool) -> Result<(), Stop> {
+        if let Some(times) = &mut rows.time {
+            zone.settle(times, self.last);
+        }
+        self.mend(rows, clean)
+    }
+
     /// Takes rows that something is wrong with, or with what is before them; `clean` if not with themselves.
     fn mend(&mut self, rows: RawSeries, clean: bool) -> Result<(), Stop> {
         let count = rows.len();
         if count == 0 {
             return Ok(());
         }
+        self.last = rows.time.as_ref().and_then(|times| times.last().copied());
         self.took(count);
         for (finite, column) in self.finite.iter_mut().zip(&rows.columns) {
             *finite = *finite || column.iter().any(|value| value.is_finite());

@@ -8,7 +8,8 @@ use bytemuck::cast_slice;
 use crate::frame::Reading;
 use crate::look::{Look, Part};
 use crate::mapping::Mapping;
-use crate::raw::{Piece, RawLabels, RawSeries, Rows};
+use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
+use crate::time::Zone;
 
 use super::Stop;
 use super::sorted::{Sorted, by_time};
@@ -18,8 +19,8 @@ pub(super) enum Seen {
     /// Rows in which nothing is odd: values, `[time, channel]`, and times, which are the numbers of the rows, from 0, in
     /// data without times.
     Clean(Look, Vec<f64>, Vec<i64>),
-    /// Rows as the long way reads them.
-    Odd(RawSeries),
+    /// Rows as the long way reads them, and the zone by which their times are still to be settled.
+    Odd(RawSeries, Zone),
 }
 
 impl Seen {
@@ -31,7 +32,7 @@ impl Seen {
             let look = part.lay_out(&mut values)?;
             Some(Self::Clean(look, values, part.times))
         };
-        clean().or_else(|| columns(reading, start).map(Self::Odd))
+        clean().or_else(|| columns(reading, start).map(|(raw, zone)| Self::Odd(raw, zone)))
     }
 
     /// Some rows of a series that were sorted.
@@ -66,18 +67,21 @@ impl Seen {
         let mut values = vec![0.0; rows.len() * channels.len()];
         let seen = match part.lay_out(&mut values) {
             Some(look) => Self::Clean(look, values, part.times),
-            None => Self::Odd(RawSeries {
-                name: sorted.series[series].name.clone(),
-                origin: sorted.series[series].origin,
-                time: times,
-                columns: channels.iter().map(|pieces| pieces.concat()).collect(),
-                labels: RawLabels::None,
-                pieces: vec![Piece {
-                    path: Path::new("").into(),
-                    steps: rows.len(),
-                    rows: Rows::From(rows.start + 1),
-                }],
-            }),
+            None => {
+                let raw = RawSeries {
+                    name: sorted.series[series].name.clone(),
+                    origin: sorted.series[series].origin,
+                    time: times,
+                    columns: channels.iter().map(|pieces| pieces.concat()).collect(),
+                    labels: RawLabels::None,
+                    pieces: vec![Piece {
+                        path: Path::new("").into(),
+                        steps: rows.len(),
+                        rows: Rows::From(rows.start + 1),
+                    }],
+                };
+                Self::Odd(raw, Zone::Utc)
+            }
         };
         sorted.check()?;
         Ok(seen)
@@ -88,12 +92,14 @@ fn floats<'a>(pieces: &[&'a [u64]]) -> Vec<&'a [f64]> {
     pieces.iter().map(|piece| cast_slice(piece)).collect()
 }
 
-/// Rows that are one series without labels, whatever is wrong with them.
-pub(super) fn columns(reading: &Reading<'_>, start: usize) -> Option<RawSeries> {
-    let Mapping { series, label, .. } = reading.mapping;
-    let alone = series.is_none() && label.is_none();
+/// Rows that are one series without labels, whatever is wrong with them, and the zone by which their times are still to
+/// be settled.
+pub(super) fn columns(reading: &Reading<'_>, start: usize) -> Option<(RawSeries, Zone)> {
+    let Mapping { series: named, label, .. } = reading.mapping;
+    let alone = named.is_none() && label.is_none();
     alone.then_some(())?;
-    let mut raw = reading.series().ok()?.series.pop()?;
+    let Raw { mut series, zone, .. } = reading.series().ok()?;
+    let mut raw = series.pop()?;
     raw.pieces.iter_mut().for_each(|piece| piece.rows = Rows::From(start + 1));
-    Some(raw)
+    Some((raw, zone))
 }

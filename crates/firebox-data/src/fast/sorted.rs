@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use bytemuck::cast_slice;
+use bytemuck::{cast_slice, cast_slice_mut};
 use firebox_cache::MappedFile;
 use firebox_core::Origin;
 use tempfile::TempPath;
@@ -130,8 +130,9 @@ pub(super) struct Sorting {
     words: usize,
     /// Words of a row.
     width: usize,
-    /// Whether a column names the series.
+    /// Whether a column names the series, and another holds times.
     named: bool,
+    timed: bool,
     /// Whether rows are sorted by time.
     by_time: bool,
     /// Bytes of a block, about.
@@ -164,6 +165,7 @@ impl Sorting {
             words: 0,
             width,
             named: mapping.series.is_some(),
+            timed,
             by_time: by_time && timed,
             most,
             waiting: vec![],
@@ -202,9 +204,12 @@ impl Sorting {
             let own = std::mem::replace(&mut begin, *end)..*end;
             let of = (input.origin, file);
             let code = self.known.code((name, self.named), of, own.len(), block)?;
-            if self.by_time {
-                let [places, times] = [PLACES, TIMES].map(|at| &part.columns[at][own.clone()]);
-                self.known.all[code].order.add(times, places);
+            if let [places, times, ..] = &mut part.columns[..]
+                && self.timed
+            {
+                let (times, order) = (&mut times[own.clone()], &mut self.known.all[code].order);
+                part.zone.settle(cast_slice_mut(times), order.last.map(|[last, _]| last));
+                order.add(times, &places[own]);
             }
             codes.push(code);
         }
@@ -423,6 +428,8 @@ impl Sorted {
     /// The rows of a series that were behind later ones before they were sorted, if there are any.
     pub(super) fn back(&self, series: usize) -> Option<Back> {
         let order = &self.series[series].order;
+        // Those that are left out are counted when they are.
+        self.by_time.then_some(())?;
         let (place, times) = order.first?;
         Some(Back { rows: order.back, place: self.place_of(Some(place)), times })
     }
@@ -469,6 +476,7 @@ fn split(runs: &[&[i64]], rows: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Zone;
     use crate::{Columns, Format};
     use proptest::prelude::*;
 
@@ -481,7 +489,11 @@ mod tests {
         });
         let series: Vec<_> = series.collect();
         let places = (1..=end as u64).collect();
-        Grouped { series, columns: vec![places, (first..first + end as u64).collect()] }
+        Grouped {
+            series,
+            columns: vec![places, (first..first + end as u64).collect()],
+            zone: Zone::Utc,
+        }
     }
 
     /// The file of rows without times, of one channel, of which so many are sorted at once.

@@ -6,9 +6,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::Origin;
-use polars::prelude::{DataFrame, Int64Chunked, IntoColumn, TimeUnit, TimeZone};
-
 use crate::frame::Reading;
 use crate::input::Input;
 use crate::mapping::Mapping;
@@ -17,9 +14,10 @@ use crate::store::check_room;
 use crate::turns::in_turn;
 use crate::work::Work;
 use crate::{CheckPolicies, Policy};
+use firebox_core::Origin;
 
 use super::grouped::Grouped;
-use super::labels::Classes;
+use super::labels::{Classes, with_times};
 use super::parted::{Parted, Short};
 use super::seen::Seen;
 use super::sorted::{Scattered, Sorted, Sorting};
@@ -49,17 +47,6 @@ fn runs(reading: &Reading<'_>) -> Result<Vec<Run>, Stop> {
     if runs.len() == names.names.len() { Ok(runs) } else { Err(Stop::Apart) }
 }
 
-/// The table with its times parsed, once for all of many runs.
-fn with_times(reading: &Reading<'_>) -> Option<DataFrame> {
-    let mut frame = reading.frame.clone();
-    if let Some(name) = &reading.mapping.time {
-        let times = Int64Chunked::from_vec(name.as_str().into(), reading.times(name).ok()?);
-        let times = times.into_datetime(TimeUnit::Microseconds, Some(TimeZone::UTC));
-        frame.with_column(times.into_column()).ok()?;
-    }
-    Some(frame)
-}
-
 /// Calls `each` with every run and a reading of its rows alone.
 fn each_run(
     reading: &Reading<'_>,
@@ -68,7 +55,7 @@ fn each_run(
     let runs = runs(reading)?;
     let mapping = Mapping { series: None, ..reading.mapping.clone() };
     let Reading { input, config, zone, frame, .. } = *reading;
-    let parsed = if runs.len() > 1 { Some(known(with_times(reading))?) } else { None };
+    let parsed = if runs.len() > 1 { Some(known(with_times(reading))?.0) } else { None };
     let frame = parsed.as_ref().unwrap_or(frame);
     for run in runs {
         let rows = frame.slice(run.rows.start as i64, run.rows.len());
@@ -197,8 +184,9 @@ impl Taken {
         self.apart.is_none() && self.spacing.is_none()
     }
 
-    /// The classes of the labels of all files.
-    pub(super) fn classes(&self) -> Arc<Classes> {
+    /// What the channels of the tables of the next file are, with the classes of the labels of all.
+    pub(super) fn of_next_file(&self) -> Arc<Classes> {
+        self.classes.begin_file();
         Arc::clone(&self.classes)
     }
 

@@ -2,6 +2,7 @@
 
 mod apart;
 mod arrow;
+mod clocks;
 mod named;
 mod order;
 
@@ -50,12 +51,16 @@ fn short(
     config: &DataConfig,
     sink: Sink<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let zone = Zone::named(None).unwrap();
+    let zone = zone_of(config);
     read(inputs, config, &zone, sink, &Told { files: &|_| (), timed: &|_| () })
 }
 
+fn zone_of(config: &DataConfig) -> Zone {
+    Zone::named(config.columns.time_zone.as_deref()).unwrap()
+}
+
 fn long(inputs: &[Input], config: &DataConfig) -> Found {
-    let zone = Zone::named(None).unwrap();
+    let zone = zone_of(config);
     let mut all = Gathered::default();
     let said = |error: DataError| error.to_string();
     for input in inputs {
@@ -543,12 +548,13 @@ fn parts_once(
     (mut taken, mut sink): (Taken, Sink<'_>),
     by_table: bool,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let zone = Zone::named(None).unwrap();
+    let zone = zone_of(config);
     let mapping = Groups::open(&inputs[0], config).unwrap().mapping().clone();
-    let (apart, classes) = (taken.is_apart(), taken.classes());
+    let (apart, classes) = (taken.is_apart(), taken.of_next_file());
     let coded = classes.mapping(&mapping);
     sink = sink.of(config);
     for (input, ends) in inputs.iter().zip(ends) {
+        taken.of_next_file();
         let frame = frame::load(input, config).unwrap().into_frame();
         let mut start = 0;
         for end in ends {
@@ -596,7 +602,7 @@ fn groups_once(
     (at_once, in_turn): (usize, bool),
     (mut taken, mut sink): (Taken, Sink<'_>),
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let zone = Zone::named(None).unwrap();
+    let zone = zone_of(config);
     let mut mapping = None;
     sink = sink.of(config);
     let mut same = |of: &Mapping| {

@@ -1,0 +1,129 @@
+//! Local times, some of which clocks show twice.
+
+use super::apart::in_all_sorted_ways;
+use super::*;
+use chrono::{TimeZone as _, Utc};
+
+/// Zones, and when clocks are put back there: by an hour, or half of one, or never.
+const ZONES: [(&str, i64); 4] = [
+    ("Europe/Zurich", 1_698_541_200),
+    ("America/New_York", 1_699_164_000),
+    ("Australia/Lord_Howe", 1_680_361_200),
+    ("Asia/Tokyo", 1_698_541_200),
+];
+
+/// What clocks show, as text or as a type.
+fn shown(times: &[i64], zone: chrono_tz::Tz, typed: bool) -> Column {
+    let local = times
+        .iter()
+        .map(|time| Utc.timestamp_opt(*time, 0).unwrap().with_timezone(&zone).naive_local());
+    let typed_times = || {
+        Int64Chunked::from_vec(
+            "time".into(),
+            local.clone().map(|t| t.and_utc().timestamp_micros()).collect(),
+        )
+    };
+    match typed {
+        true => typed_times().into_datetime(TimeUnit::Microseconds, None).into_column(),
+        false => Column::new("time".into(), local.map(|time| time.to_string()).collect::<Vec<_>>()),
+    }
+}
+
+/// Rows of one series, or of several in turn, over the moment at which clocks are put back, and their moments.
+struct Case {
+    config: DataConfig,
+    rows: Vec<usize>,
+    /// Of each series.
+    moments: Vec<Vec<i64>>,
+    named: bool,
+}
+
+fn case(seed: u64, folder: &Path) -> Case {
+    let mut draws = Stream::new(seed, "clocks").draws();
+    let mut draw = |of: usize| (draws.uniform_f64() * of as f64) as usize % of;
+    let (zone, around) = ZONES[draw(4)];
+    let (named, together, typed) = (draw(3) > 0, draw(2) == 0, draw(2) == 0);
+    let series = if named { 1 + draw(3) } else { 1 };
+    let (steps, minutes) = (3 + draw(40), [10, 15, 17][draw(3)]);
+    // Not in the second of the two hours: nothing says which one the first row is of.
+    let start = around - 60 * (1 + draw(400)) as i64;
+    let moment = |step: usize| start + 60 * (minutes * step) as i64;
+    let moments = vec![(0..steps).map(moment).collect::<Vec<i64>>(); series];
+    let rows = (0..series * steps).map(|row| match together {
+        true => (row / steps, row % steps),
+        false => (row % series, row / series),
+    });
+    let rows: Vec<(usize, usize)> = rows.collect();
+    let times: Vec<i64> = rows.iter().map(|(series, step)| moments[*series][*step]).collect();
+    let values: Vec<f64> = (0..rows.len()).map(|row| (row * 7 % 11) as f64).collect();
+    let mut columns =
+        vec![shown(&times, zone.parse().unwrap(), typed), Column::new("x".into(), values)];
+    if named {
+        let names: Vec<&str> = rows.iter().map(|(series, _)| ["a", "b", "c"][*series]).collect();
+        columns.push(Column::new("symbol".into(), names));
+    }
+    let table = DataFrame::new(rows.len(), columns).unwrap();
+    // A series that is named by its file is all of it.
+    let files = if named { 1 + draw(3) } else { 1 };
+    let mut borders = vec![0, rows.len()];
+    (1..files).for_each(|_| borders.push(1 + draw(rows.len() - 1)));
+    borders.sort_unstable();
+    borders.dedup();
+    let write = |(number, border): (usize, &[usize])| {
+        let path = folder.join(format!("{number}.parquet"));
+        let file = std::fs::File::create(&path).unwrap();
+        let mut part = table.slice(border[0] as i64, border[1] - border[0]);
+        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut part).unwrap();
+        path
+    };
+    let mut config = DataConfig::new(folder);
+    config.path.0 = borders.windows(2).enumerate().map(write).collect();
+    config.columns.time_zone = Some(zone.to_owned());
+    Case { config, rows: borders.windows(2).map(|b| b[1] - b[0]).collect(), moments, named }
+}
+
+#[test]
+fn moments_that_clocks_show_twice_are_those_of_each_series() {
+    let mut twice = 0;
+    for seed in 0..60 {
+        let folder = tempfile::tempdir().unwrap();
+        let Case { config, rows, moments, named } = case(seed, folder.path());
+        let files = inputs(&config).unwrap();
+        let expected = long(&files, &config);
+        let (set, checks) = expected.as_ref().unwrap();
+        assert!(checks.findings.is_empty(), "{seed}: {:?}", checks.findings);
+        for (series, moments) in set.series().iter().zip(&moments) {
+            let found: Vec<i64> = series.time.iter().map(|time| time / 1_000_000).collect();
+            assert_eq!(found, *moments, "{seed}");
+        }
+        let zone = zone_of(&config);
+        let of_all: Vec<i64> = moments[0].iter().map(|time| time * 1_000_000).collect();
+        twice += usize::from(zone.shows_twice(&of_all));
+        let mut draws = Stream::new(seed, "parts").draws();
+        let ends: Vec<_> = rows.iter().map(|rows| some_ends(*rows, &mut draws)).collect();
+        let block = (48.0 * 2f64.powf(draws.uniform_f64() * 8.0)) as usize;
+        let sorted = in_all_sorted_ways(&files, &config, &ends, (folder.path(), block));
+        for found in sorted {
+            assert!(found == expected, "{seed}: {:?}", found.err());
+        }
+        for found in in_all_ways(&files, &config, &ends, folder.path()) {
+            let is_apart = named && found.as_ref().is_err_and(|said| said == "odd");
+            assert!(is_apart || found == expected, "{seed}: {:?}", found.err());
+        }
+    }
+    assert!(twice > 20, "{twice}");
+}
+
+#[test]
+fn times_of_which_some_have_a_zone_go_the_long_way_wherever_they_are() {
+    let row = |minute: usize, zone: &str| format!("2023-10-29 00:{minute:02}{zone},{minute}\n");
+    for other in [0, 7, 19] {
+        let rows = (0..20).map(|minute| row(minute, if minute == other { "Z" } else { "" }));
+        let text = format!("time,x\n{}", rows.collect::<String>());
+        let [short, long] = ways(&text, |config| {
+            config.columns.time_zone = Some("Europe/Zurich".to_owned());
+        });
+        assert_eq!(short.unwrap_err(), "odd");
+        assert!(long.unwrap_err().contains("write all of them alike"));
+    }
+}
