@@ -232,21 +232,22 @@ impl Zone {
 
     /// Local times → UTC, in place: one that clocks show twice becomes the first of the two, until they are
     /// [settled](Self::settle). `Err` holds the row of a skipped time.
-    pub(crate) fn to_utc(&self, times: &mut [i64]) -> Result<(), (usize, Skipped)> {
+    pub(crate) fn to_utc(self, times: &mut [i64]) -> Result<(), (usize, Skipped)> {
         let Self::Named(zone) = self else { return Ok(()) };
         let mut known: Option<(i64, i64)> = None;
-        for row in 0..times.len() {
-            let local = times[row];
-            let quarter = local.div_euclid(QUARTER);
-            if let Some((_, offset)) = known.filter(|(known, _)| *known == quarter) {
-                times[row] = local - offset;
-                continue;
-            }
-            let utc = DateTime::from_timestamp_micros(local).map(|time| time.naive_utc());
-            let utc = utc.ok_or((row, Skipped))?;
-            let (earlier, _) = instants(*zone, &utc).ok_or((row, Skipped))?;
-            known = Some((quarter, local - earlier));
-            times[row] = earlier;
+        for (row, time) in times.iter_mut().enumerate() {
+            let quarter = time.div_euclid(QUARTER);
+            let offset = match known.filter(|(known, _)| *known == quarter) {
+                Some((_, offset)) => offset,
+                None => {
+                    let local = DateTime::from_timestamp_micros(*time).map(|time| time.naive_utc());
+                    let both = local.and_then(|local| instants(zone, &local));
+                    let (earlier, _) = both.ok_or((row, Skipped))?;
+                    *time - earlier
+                }
+            };
+            known = Some((quarter, offset));
+            *time -= offset;
         }
         Ok(())
     }

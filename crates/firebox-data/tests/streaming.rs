@@ -15,7 +15,10 @@ use firebox_core::{
     Key, Labels, Normalisation, Normaliser, SeriesSet, Silent, SplitRule, Storage, WindowRule,
     split,
 };
-use firebox_data::{ConstantPolicy, DataConfig, GapPolicy, Paths, Policy, ingest, read};
+use firebox_data::{
+    CheckPolicies, ConstantPolicy, CrowdedPolicy, DataConfig, GapPolicy, Paths, Policy, ingest,
+    read,
+};
 use polars::prelude::*;
 
 const ROWS: usize = 2_500_000;
@@ -319,6 +322,168 @@ fn a_table_larger_than_memory_with_labels_is_changed_once_it_is_known_how() {
     let test = "a_table_larger_than_memory_with_labels_is_changed_once_it_is_known_how";
     in_little_memory(test, LIMIT + (64 << 10), folder.path());
     let config = changed(folder.path(), "changed.parquet", GapPolicy::Fill);
+    let (set, checks) = read(&config, &Silent).unwrap();
+    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
+/// A table of the same rows, of which the last comes first.
+fn write_turned(folder: &Path) {
+    let rows = || (0..ROWS).rev();
+    let csv = std::fs::File::create(folder.join("turned.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "time,open,high,low,close").unwrap();
+    for row in rows() {
+        let [open, high, low, close] = bar(row);
+        writeln!(csv, "{},{open},{high},{low},{close}", time(row)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let mut columns = vec![Column::new("time".into(), rows().map(time).collect::<Vec<i64>>())];
+    for (at, name) in ["open", "high", "low", "close"].into_iter().enumerate() {
+        let values: Vec<f64> = rows().map(|row| bar(row)[at]).collect();
+        columns.push(Column::new(name.into(), values));
+    }
+    let mut frame = DataFrame::new(ROWS, columns).unwrap();
+    let file = std::fs::File::create(folder.join("turned.parquet")).unwrap();
+    ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+}
+
+fn turned(folder: &Path, name: &str) -> DataConfig {
+    let mut config = config(folder, name);
+    config.checks.unsorted = Policy::Fill;
+    config
+}
+
+fn ingest_turned(folder: &Path) {
+    let cache = folder.join("cache");
+    for name in ["turned.csv", "turned.parquet"] {
+        let most = peak(|| {
+            let data = ingest(&turned(folder, name), &cache, &Silent).unwrap();
+            assert_eq!((data.reused, data.set.steps()), (false, ROWS));
+            let series = &data.set.series()[0];
+            assert!(series.values.is_elsewhere());
+            for row in (0..ROWS).step_by(997) {
+                assert_eq!(series.values.part(row * 4..row * 4 + 4)[..], bar(row));
+                assert_eq!(series.time[row], time(row) * 1_000_000);
+            }
+            assert_eq!(data.checks.findings[0].count, ROWS as u64 - 1);
+        });
+        println!("{name}: {most} KiB of anonymous memory");
+        assert!(most < RESIDENT_SORTED, "{name}: {most} KiB of anonymous memory for {SERIES}");
+        let mut refused = turned(folder, name);
+        refused.checks.unsorted = Policy::Error;
+        let most = peak(|| {
+            let said = ingest(&refused, &cache, &Silent).unwrap_err().to_string();
+            assert!(said.contains("not in the order of time"), "{said}");
+        });
+        println!("{name}, refused: {most} KiB of anonymous memory");
+        assert!(most < RESIDENT_SORTED, "{name}: {most} KiB of anonymous memory to refuse it");
+    }
+    let stored = std::fs::read_dir(cache.join(firebox_cache::SERIES)).unwrap().count();
+    assert_eq!(stored, 2);
+}
+
+#[test]
+fn a_table_larger_than_memory_whose_last_row_comes_first_is_sorted() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_turned(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_turned(folder.path());
+    let test = "a_table_larger_than_memory_whose_last_row_comes_first_is_sorted";
+    in_little_memory(test, LIMIT + (48 << 10), folder.path());
+    let config = turned(folder.path(), "turned.parquet");
+    let (set, checks) = read(&config, &Silent).unwrap();
+    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
+/// What clocks in Zurich show at the time of a row, and seconds after it.
+fn clock(row: usize, after: i64) -> chrono::NaiveDateTime {
+    let time = chrono::DateTime::from_timestamp(time(row) + after, 0).unwrap();
+    time.with_timezone(&chrono_tz::Europe::Zurich).naive_local()
+}
+
+/// Tables of the same rows by local times, some of them followed by another too soon, with a channel without any value,
+/// and blank lines.
+fn write_local(folder: &Path) {
+    let rows = || {
+        let after = |row: usize| [0, 10].into_iter().take(1 + usize::from(row % ODD == 11));
+        (0..ROWS).flat_map(move |row| after(row).map(move |after| (row, after)))
+    };
+    let csv = std::fs::File::create(folder.join("local.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "time,x,y,never").unwrap();
+    for (row, after) in rows() {
+        let [_, x, y, _] = bar(row);
+        let blank = if row % ODD == 1 { "\n" } else { "" };
+        writeln!(csv, "{},{x},{y},{blank}", clock(row, after)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let times = rows().map(|(row, after)| clock(row, after).and_utc().timestamp_micros());
+    let times = Int64Chunked::from_vec("time".into(), times.collect());
+    let value = |at: usize| rows().map(|(row, _)| bar(row)[at]).collect::<Vec<f64>>();
+    let many = rows().count();
+    let columns = vec![
+        times.into_datetime(TimeUnit::Microseconds, None).into_column(),
+        Column::new("x".into(), value(1)),
+        Column::new("y".into(), value(2)),
+        Column::new("never".into(), vec![f64::NAN; many]),
+    ];
+    let mut frame = DataFrame::new(many, columns).unwrap();
+    let file = std::fs::File::create(folder.join("local.parquet")).unwrap();
+    ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+}
+
+fn local(folder: &Path, name: &str) -> DataConfig {
+    let mut config = DataConfig::new(folder.join(name));
+    config.columns.time_zone = Some("Europe/Zurich".to_owned());
+    config.checks.gaps = GapPolicy::Split;
+    config.checks.crowded = CrowdedPolicy::Drop;
+    config.checks.constant = ConstantPolicy::Drop;
+    config
+}
+
+fn ingest_local(folder: &Path) {
+    let cache = folder.join("cache");
+    for name in ["local.csv", "local.parquet"] {
+        let mut refused = local(folder, name);
+        refused.checks = CheckPolicies { gaps: GapPolicy::Split, ..CheckPolicies::default() };
+        let most = peak(|| {
+            let said = ingest(&refused, &cache, &Silent).unwrap_err().to_string();
+            assert!(said.contains("`never`"), "{said}");
+        });
+        println!("{name}, refused: {most} KiB of anonymous memory");
+        assert!(most < RESIDENT_MENDED, "{name}: {most} KiB of anonymous memory to refuse it");
+        let most = peak(|| {
+            let data = ingest(&local(folder, name), &cache, &Silent).unwrap();
+            assert_eq!((data.reused, data.set.steps()), (false, ROWS));
+            assert_eq!(data.set.channels().len(), 2);
+            let series = &data.set.series()[0];
+            assert!(series.values.is_elsewhere());
+            for row in (0..ROWS).step_by(59) {
+                assert_eq!(series.values.part(row * 2..row * 2 + 2)[..], bar(row)[1..3]);
+                assert_eq!(series.time[row], time(row) * 1_000_000);
+            }
+        });
+        println!("{name}: {most} KiB of anonymous memory");
+        assert!(most < RESIDENT_MENDED, "{name}: {most} KiB of anonymous memory");
+    }
+}
+
+#[test]
+fn a_table_larger_than_memory_by_local_times_is_ingested_without_rows_that_follow_too_soon() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_local(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_local(folder.path());
+    let test =
+        "a_table_larger_than_memory_by_local_times_is_ingested_without_rows_that_follow_too_soon";
+    in_little_memory(test, LIMIT + (32 << 10), folder.path());
+    let config = local(folder.path(), "local.csv");
     let (set, checks) = read(&config, &Silent).unwrap();
     let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
     assert!(stored.reused && *stored.set == set && stored.checks == checks);

@@ -51,16 +51,10 @@ impl Seen {
         });
         let mut channels: Vec<Vec<&[f64]>> = channels.iter().map(|pieces| floats(pieces)).collect();
         // Of several blocks, whose times are in between one another.
-        let order = times.as_deref().filter(|_| sorted.is_by_time()).and_then(by_time);
-        let mut ordered = vec![];
-        if let (Some(order), Some(times)) = (&order, &mut times) {
-            let in_order = |pieces: &Vec<&[f64]>| {
-                let values = pieces.concat();
-                order.iter().map(|row| values[*row]).collect()
-            };
-            ordered = channels.iter().map(in_order).collect::<Vec<Vec<f64>>>();
+        let ordered = times.as_mut().filter(|_| sorted.is_by_time());
+        let ordered = ordered.and_then(|times| put_in_order(times, &channels));
+        if let Some(ordered) = &ordered {
             channels = ordered.iter().map(|values| vec![&values[..]]).collect();
-            *times = order.iter().map(|row| times[*row]).collect();
         }
         let numbers = times.clone().unwrap_or_else(|| (0..rows.len() as i64).collect());
         let part = Part::of_pieces(&mapping.channels, &channels, numbers);
@@ -86,6 +80,17 @@ impl Seen {
         sorted.check()?;
         Ok(seen)
     }
+}
+
+/// Puts times in order, and returns the columns in it, if they are in another.
+fn put_in_order(times: &mut Vec<i64>, columns: &[Vec<&[f64]>]) -> Option<Vec<Vec<f64>>> {
+    let order = by_time(times)?;
+    *times = order.iter().map(|row| times[*row as usize]).collect();
+    let in_order = |pieces: &Vec<&[f64]>| {
+        let values = pieces.concat();
+        order.iter().map(|row| values[*row as usize]).collect()
+    };
+    Some(columns.iter().map(in_order).collect())
 }
 
 fn floats<'a>(pieces: &[&'a [u64]]) -> Vec<&'a [f64]> {

@@ -257,8 +257,11 @@ impl Sorting {
                     None => pieces(column).try_for_each(|piece| self.write(piece))?,
                     Some(order) => {
                         let rows: Vec<u64> = pieces(column).flatten().copied().collect();
-                        let rows: Vec<u64> = order.iter().map(|row| rows[*row]).collect();
-                        self.write(&rows)?;
+                        for part in order.chunks(BUFFER) {
+                            let part: Vec<u64> =
+                                part.iter().map(|row| rows[*row as usize]).collect();
+                            self.write(&part)?;
+                        }
                     }
                 }
             }
@@ -272,10 +275,10 @@ impl Sorting {
         &mut self,
         code: usize,
         times: impl Iterator<Item = &'a [u64]>,
-    ) -> Option<Vec<usize>> {
+    ) -> Option<Vec<u32>> {
         let times: Vec<i64> = times.flatten().map(|time| *time as i64).collect();
         let order = by_time(&times);
-        let end = |end: usize| times[order.as_ref().map_or(end, |order| order[end])];
+        let end = |end: usize| times[order.as_ref().map_or(end, |order| order[end] as usize)];
         self.known.all[code].order.wrote([end(0), end(times.len() - 1)]);
         order
     }
@@ -436,12 +439,12 @@ impl Sorted {
 }
 
 /// The order of these times, if they are not in it. Equal ones stay as they are.
-pub(super) fn by_time(times: &[i64]) -> Option<Vec<usize>> {
+pub(super) fn by_time(times: &[i64]) -> Option<Vec<u32>> {
     if times.is_sorted() {
         return None;
     }
-    let mut order: Vec<usize> = (0..times.len()).collect();
-    order.sort_by_key(|row| times[*row]);
+    let mut order: Vec<u32> = (0..times.len() as u32).collect();
+    order.sort_by_key(|row| times[*row as usize]);
     Some(order)
 }
 
