@@ -17,7 +17,7 @@ use super::{Stamp, TimeframeChecks, Timeframes};
 use crate::indicators::Bar;
 use crate::{DataError, Interval, time};
 
-/// Rows between two looks at whether to stop.
+/// Rows of a series that are gone through at once, between two looks at whether to stop.
 const ROWS: usize = 1 << 14;
 
 /// Makes the features of every series.
@@ -33,9 +33,9 @@ pub(crate) fn derive(
     frames: &Timeframes,
     source: Option<Interval>,
 ) -> Result<(SeriesSet, TimeframeChecks), DataError> {
-    let plan = Plan::of(set, frames, source)?;
     let never = AtomicBool::new(false);
-    let made = plan.collected(0..set.series().len(), &never)?;
+    let plan = Plan::of(set, frames, source, &never)?;
+    let made = plan.collected(0..set.series().len())?;
     let checks = plan.summary(made.iter().map(|(found, _)| found))?;
     let series = set.series().iter().zip(made).filter(|(_, (found, _))| found.steps > 0);
     let series = series.map(|(of, (found, steps))| Series {
@@ -63,17 +63,10 @@ pub(super) struct Plan<'a> {
     prices: [usize; 4],
     /// Microseconds between two source bars.
     source: i64,
+    /// Whether to end.
+    stop: &'a AtomicBool,
     /// Of each series.
-    sizes: Vec<Size>,
-}
-
-/// What a series gives, before it is gone through for it.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Size {
-    /// Base bars.
-    pub(super) bars: usize,
-    /// Those that are left after the warm-up.
-    pub(super) steps: usize,
+    steps: Vec<usize>,
 }
 
 /// What was made of a series beside its steps.
@@ -113,59 +106,58 @@ impl<'a> Plan<'a> {
         set: &'a SeriesSet,
         frames: &'a Timeframes,
         source: Option<Interval>,
+        stop: &'a AtomicBool,
     ) -> Result<Self, DataError> {
         let source = frames.check(source)?;
         let role = |role| set.role(role).ok_or(DataError::TimeframePrices);
         let prices = [role(Role::Open)?, role(Role::High)?, role(Role::Low)?, role(Role::Close)?];
-        let mut plan = Self { set, frames, prices, source, sizes: vec![] };
-        let of_each = set.series().par_iter().map(|series| plan.size(series));
+        let mut plan = Self { set, frames, prices, source, stop, steps: vec![] };
+        let of_each = set.series().par_iter().map(|series| plan.count(series));
         // All of them first: which is the first that is refused does not depend on the threads.
-        let of_each: Vec<Result<Size, DataError>> = of_each.collect();
-        plan.sizes = of_each.into_iter().collect::<Result<_, _>>()?;
+        let of_each: Vec<Result<usize, DataError>> = of_each.collect();
+        plan.steps = of_each.into_iter().collect::<Result<_, _>>()?;
         Ok(plan)
     }
 
-    pub(super) fn sizes(&self) -> &[Size] {
-        &self.sizes
+    /// Steps that each series gives; fewer if its prices lie too far apart.
+    pub(super) fn steps(&self) -> &[usize] {
+        &self.steps
     }
 
-    /// What a series gives, whose prices are positive.
-    fn size(&self, series: &Series) -> Result<Size, DataError> {
-        let width = self.set.channels().len();
+    /// The steps that are left of a series after the warm-up, if its prices are positive.
+    fn count(&self, series: &Series) -> Result<usize, DataError> {
+        let (width, base) = (self.set.channels().len(), self.frames.base.microseconds());
         let times = series.time.as_slice();
-        for (range, start) in parts(times.len()) {
-            let values = series.values.part(range.start * width..range.end * width);
-            let mut rows = values.chunks_exact(width);
-            let refused = rows.position(|row| self.prices.iter().any(|price| row[*price] <= 0.0));
-            if let Some(row) = refused {
-                let at = time::format(times[start + row]);
-                return Err(DataError::TimeframePrice { series: series.name.clone(), at });
-            }
-        }
-        let base = self.frames.base.microseconds();
-        let (mut size, mut run, mut last) = (Size::default(), 0..0, None);
-        let mut count = |run: &Range<i64>| {
+        let left = |run: &Range<i64>| {
             let bars = ((run.end - run.start) / base) as usize;
-            size.bars += bars;
-            size.steps += bars.saturating_sub(warmup(run.start, self.frames));
+            bars.saturating_sub(warmup(run.start, self.frames))
         };
-        for closed in times.iter().map(|time| time + self.shift()) {
-            if closed > run.end || last.is_none() {
-                let end = end_of(closed, base);
-                if end - base != run.end {
-                    count(&run);
-                    run.start = end - base;
+        let (mut steps, mut run, mut last) = (0, 0..0, None);
+        for part in parts(times.len()) {
+            DataError::heed(self.stop)?;
+            let values = series.values.part(part.start * width..part.end * width);
+            for (time, row) in times[part].iter().zip(values.chunks_exact(width)) {
+                if self.prices.iter().any(|price| row[*price] <= 0.0) {
+                    let (series, at) = (series.name.clone(), time::format(*time));
+                    return Err(DataError::TimeframePrice { series, at });
                 }
-                run.end = end;
+                let closed = time + self.shift();
+                if closed > run.end || last.is_none() {
+                    let end = end_of(closed, base);
+                    if end - base != run.end {
+                        steps += left(&run);
+                        run.start = end - base;
+                    }
+                    run.end = end;
+                }
+                last = Some(closed);
             }
-            last = Some(closed);
         }
         // The last bar may go on.
         if last.is_some_and(|closed| run.end > closed) {
             run.end -= base;
         }
-        count(&run);
-        Ok(size)
+        Ok(steps + left(&run))
     }
 
     /// From the time of a row to the moment at which its bar closes.
@@ -174,21 +166,17 @@ impl<'a> Plan<'a> {
     }
 
     /// What is made of some series, several at a time, all of it in memory.
-    pub(super) fn collected(
-        &self,
-        range: Range<usize>,
-        stop: &AtomicBool,
-    ) -> Result<Vec<(Found, Steps)>, DataError> {
+    pub(super) fn collected(&self, range: Range<usize>) -> Result<Vec<(Found, Steps)>, DataError> {
         let width = self.frames.names().len();
         let of_series = |index: usize| {
-            let most = self.sizes[index].steps;
+            let most = self.steps[index];
             let (time, rows) = (Vec::with_capacity(most), Vec::with_capacity(most));
             let mut steps = Steps { time, values: Vec::with_capacity(most * width), rows };
             let take = |time, values: &[f64], row| {
                 steps.push(time, values, row);
                 Ok(())
             };
-            Ok((self.series(index, stop, take)?, steps))
+            Ok((self.series(index, take)?, steps))
         };
         let made: Vec<Result<_, DataError>> = range.into_par_iter().map(of_series).collect();
         made.into_iter().collect()
@@ -198,7 +186,6 @@ impl<'a> Plan<'a> {
     pub(super) fn series(
         &self,
         index: usize,
-        stop: &AtomicBool,
         take: impl FnMut(i64, &[f64], usize) -> Result<(), DataError>,
     ) -> Result<Found, DataError> {
         let series = &self.set.series()[index];
@@ -206,10 +193,10 @@ impl<'a> Plan<'a> {
         let mut bars = Resample::to(self.frames.base.microseconds());
         let found = Found::default();
         let mut runs = Runs { plan: self, series, take, run: None, values: Vec::new(), found };
-        for (range, start) in parts(times.len()) {
-            DataError::heed(stop)?;
-            let values = series.values.part(range.start * width..range.end * width);
-            for (row, values) in (start..).zip(values.chunks_exact(width)) {
+        for part in parts(times.len()) {
+            DataError::heed(self.stop)?;
+            let values = series.values.part(part.start * width..part.end * width);
+            for (row, values) in part.zip(values.chunks_exact(width)) {
                 let [open, high, low, close] = self.prices.map(|price| values[price]);
                 let bar = Bar { closed: times[row] + self.shift(), open, high, low, close };
                 if let Some(bar) = bars.next(&bar) {
@@ -254,10 +241,9 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Rows of a series, a bounded number at a time, each with the first of them.
-fn parts(rows: usize) -> impl Iterator<Item = (Range<usize>, usize)> {
-    let part = move |start: usize| (start..rows.min(start + ROWS), start);
-    (0..rows).step_by(ROWS).map(part)
+/// Rows of a series, a bounded number at a time.
+fn parts(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(ROWS).map(move |start| start..rows.min(start + ROWS))
 }
 
 /// The base bars of a series, one by one.

@@ -63,21 +63,21 @@ fn written_to(
     (cache, stop): (&Path, &AtomicBool),
     at_once: usize,
 ) -> Result<(Making, Vec<Found>, TimeframeChecks), DataError> {
-    let plan = Plan::of(&written.set, frames, about.checks.interval)?;
+    let plan = Plan::of(&written.set, frames, about.checks.interval, stop)?;
     let width = frames.names().len();
     let mut making = Making::begin(cache, width, written.codes.is_some())?;
-    let steps: usize = plan.sizes().iter().map(|size| size.steps).sum();
+    let steps: usize = plan.steps().iter().sum();
     let label = written.codes.as_ref().map_or(0, |_| size_of::<u32>());
     let bytes = (steps * ((width + 1) * size_of::<f64>() + label)) as u64;
     let what = "the features of `data.timeframes`";
     check_room(making.aside(), what, bytes, free_bytes(making.aside()))?;
     let most = (at_once / (width * size_of::<f64>())).max(1);
-    let mut found = Vec::with_capacity(plan.sizes().len());
+    let mut found = Vec::with_capacity(plan.steps().len());
     let mut first_row = 0;
-    for group in groups(plan.sizes().iter().map(|size| size.steps), most) {
+    for group in groups(plan.steps(), most) {
         if group.len() == 1 {
             let (index, mut steps) = (group.start, Steps::default());
-            found.push(plan.series(index, stop, |time, values, row| {
+            found.push(plan.series(index, |time, values, row| {
                 steps.push(time, values, row);
                 if steps.time.len() >= most {
                     put(&mut making, written, first_row, &steps)?;
@@ -89,7 +89,7 @@ fn written_to(
             first_row += written.set.series()[index].len();
             continue;
         }
-        for (index, (own, steps)) in group.clone().zip(plan.collected(group, stop)?) {
+        for (index, (own, steps)) in group.clone().zip(plan.collected(group)?) {
             put(&mut making, written, first_row, &steps)?;
             first_row += written.set.series()[index].len();
             found.push(own);
@@ -100,14 +100,14 @@ fn written_to(
 }
 
 /// Series that together have no more than so many steps, or one that has more.
-fn groups(steps: impl Iterator<Item = usize>, most: usize) -> Vec<Range<usize>> {
+fn groups(steps: &[usize], most: usize) -> Vec<Range<usize>> {
     let (mut groups, mut taken) = (Vec::<Range<usize>>::new(), 0);
-    for (index, steps) in steps.enumerate() {
+    for (index, steps) in steps.iter().enumerate() {
         match groups.last_mut().filter(|_| taken + steps <= most) {
             Some(group) => (group.end, taken) = (index + 1, taken + steps),
             None => {
                 groups.push(index..index + 1);
-                taken = steps;
+                taken = *steps;
             }
         }
     }

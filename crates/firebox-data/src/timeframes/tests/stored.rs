@@ -2,15 +2,20 @@
 
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Channel, Draws, Key, Role, Series, SeriesSet, StepLabels, Stream};
+use firebox_core::{Channel, Draws, Key, Role, Series, SeriesSet, Silent, StepLabels, Stream};
 
 use super::super::derive::{Plan, derive};
 use super::super::stored::{AT_ONCE, make};
 use super::super::{HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};
 use super::whole;
+use crate::fast::{self, Sink, Told};
+use crate::input::inputs;
 use crate::raw::NO_LABEL;
 use crate::store::{About, Entry, LabelKind, Making};
-use crate::{Checks, DataError, Interval};
+use crate::time::Zone;
+use crate::{
+    Checks, ConstantPolicy, DataConfig, DataError, GapPolicy, Interval, Original, ingest, read,
+};
 
 const MINUTE: i64 = 60_000_000;
 
@@ -178,10 +183,11 @@ fn features_made_bar_by_bar_are_those_of_whole_series_bit_by_bit() {
         match &expected {
             Ok(_) => {
                 taken += 1;
-                let plan = Plan::of(&set, &frames, source).unwrap();
-                let found = plan.collected(0..set.series().len(), &AtomicBool::new(false));
-                for ((found, _), size) in found.unwrap().iter().zip(plan.sizes()) {
-                    assert_eq!(found.steps, size.steps, "case {case}");
+                let never = AtomicBool::new(false);
+                let plan = Plan::of(&set, &frames, source, &never).unwrap();
+                let found = plan.collected(0..set.series().len());
+                for ((found, _), steps) in found.unwrap().iter().zip(plan.steps()) {
+                    assert_eq!(found.steps, *steps, "case {case}");
                 }
             }
             Err(error) => {
@@ -192,6 +198,52 @@ fn features_made_bar_by_bar_are_those_of_whole_series_bit_by_bit() {
         }
     }
     assert!(taken > 30 && refused.len() == 3, "{taken} taken, {refused:?}");
+}
+
+/// A panel of two series in turn with labels and a constant channel, some of whose rows are not there.
+fn panel() -> String {
+    let mut text = "time,symbol,state,open,high,low,close,same\n".to_owned();
+    for (number, row) in super::ROWS.lines().skip(1).enumerate() {
+        let (time, prices) = row.split_once(',').unwrap();
+        let prices: Vec<&str> = prices.split(',').take(4).collect();
+        for symbol in ["a", "b"].into_iter().filter(|symbol| *symbol == "a" || number % 331 > 2) {
+            let state = ["calm", "", "wild"][number % 3];
+            text += &format!("{time},{symbol},{state},{},7\n", prices.join(","));
+        }
+    }
+    text
+}
+
+#[test]
+fn tables_whose_rows_are_sorted_filled_and_rewritten_give_the_same_in_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("panel.csv");
+    std::fs::write(&file, panel()).unwrap();
+    let mut config = DataConfig::new(&file);
+    config.columns.label = Some("state".to_owned());
+    config.checks.constant = ConstantPolicy::Drop;
+    config.timeframes = Some(super::short());
+    for gaps in [GapPolicy::Split, GapPolicy::Fill] {
+        config.checks.gaps = gaps;
+        let (_, whole, checks) = Original::read(&config, &Silent).unwrap();
+        assert!(whole.series().len() == 2 && whole.classes().len() == 2);
+        let cache = folder.path().join(format!("{gaps:?}"));
+        let made = ingest(&config, &cache, &Silent).unwrap();
+        assert!(*made.set == whole && made.checks == checks && !made.reused);
+        let again = ingest(&config, &cache, &Silent).unwrap();
+        assert!(*again.set == whole && again.checks == checks && again.reused);
+        let bucket = cache.join(firebox_cache::SERIES);
+        assert_eq!(std::fs::read_dir(&bucket).unwrap().count(), 1);
+        // Without the long way.
+        let told = Told { files: &|_| {}, timed: &|_| {} };
+        let (never, other) = (AtomicBool::new(false), folder.path().join("other"));
+        let sink = Sink::store(&other, made.key, &never);
+        let short = fast::read(&inputs(&config).unwrap(), &config, &Zone::Utc, sink, &told);
+        let (set, of_set) = short.unwrap();
+        assert!(set == whole && of_set == checks);
+        let (in_memory, said) = read(&config, &Silent).unwrap();
+        assert!(in_memory == whole && said == checks);
+    }
 }
 
 #[test]
