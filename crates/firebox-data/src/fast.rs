@@ -18,7 +18,8 @@
 //! - Channels without any value that are left out.
 //!
 //! Which gaps are filled, and which channels are constant and left out, is known at the end alone: then what was stored
-//! is copied with the former and without the latter ([`rewrite`]).
+//! is copied with the former and without the latter ([`rewrite`]). Where timeframes are to be made, what was stored are
+//! their source bars, which are never put in place: the features are ([`timeframes::store`]).
 
 mod files;
 mod finish;
@@ -36,11 +37,12 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use crate::ingest::with_timeframes;
 use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::store::{About, Making};
 use crate::time::Zone;
-use crate::{Checks, DataConfig, DataError};
+use crate::{Checks, DataConfig, DataError, timeframes};
 use firebox_core::{Key, SeriesSet};
 
 use self::taken::{AllRead, Taken};
@@ -172,7 +174,7 @@ impl How {
     }
 }
 
-/// The series of these files and what is to be said of them.
+/// The series of these files, with their timeframes made if asked, and what is to be said of them.
 pub(crate) fn read(
     inputs: &[Input],
     config: &DataConfig,
@@ -236,13 +238,18 @@ fn whole(
         Sink::Memory => {
             let series = whole.series.into_iter().map(|(series, _)| series).collect();
             let set = SeriesSet::looked_at(channels, classes, series).map_err(DataError::from)?;
-            Ok((set, whole.checks))
+            Ok(with_timeframes(set, whole.checks, config)?)
         }
-        Sink::Store { cache, key, making, .. } => {
+        Sink::Store { cache, key, stop, making, .. } => {
             let checks = whole.checks;
             let series = whole.series.into_iter().map(|(_, entry)| entry).collect();
             let about = About { channels, classes, series, checks };
-            Ok(known(making)?.finish(cache, key, about)?.open()?)
+            let making = *known(making)?;
+            let made = match &config.timeframes {
+                Some(frames) => timeframes::store(frames, (making, about), (cache, key), stop)?,
+                None => making.finish(cache, key, about)?,
+            };
+            Ok(made.open()?)
         }
     }
 }

@@ -181,11 +181,9 @@ fn read_and_store(
             Err(Stop::Failed(error)) => return Err(error),
             Err(_) => {}
         }
-    } else if config.timeframes.is_none() {
-        let sink = Sink::store(cache, key, stop);
-        if let Some(found) = short_way(config, inputs, sink, listener)? {
-            return Ok(found);
-        }
+    } else if let Some(found) = short_way(config, inputs, Sink::store(cache, key, stop), listener)?
+    {
+        return Ok(found);
     }
     let (set, checks) = long_way(config, inputs, stop, listener)?;
     store::save(cache, key, &set, &checks)?;
@@ -221,7 +219,7 @@ fn read_checked(
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
     match short_way(config, inputs, Sink::Memory, listener)? {
-        Some((set, checks)) => with_timeframes(set, checks, config),
+        Some(found) => Ok(found),
         None => long_way(config, inputs, &AtomicBool::new(false), listener),
     }
 }

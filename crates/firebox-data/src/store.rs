@@ -296,6 +296,35 @@ impl Making {
         self.aside.path()
     }
 
+    /// The series that were written until now, where they lie, and what is to be checked once they have been read.
+    pub(crate) fn so_far(&mut self, about: &About) -> Result<Written, DataError> {
+        let (values, time) = (self.arrays.values.so_far()?, self.arrays.time.so_far()?);
+        let codes = self.arrays.labels.as_mut().map(Writer::so_far).transpose()?;
+        let (width, mut start) = (about.channels.len(), 0);
+        let series = about.series.iter().map(|entry| {
+            let rows = start..start + entry.steps;
+            start = rows.end;
+            Series {
+                name: entry.name.clone(),
+                time: part(&time, rows.clone(), true),
+                values: part(&values, rows.start * width..rows.end * width, true).into(),
+                labels: StepLabels::None,
+                segments: entry.segments.clone(),
+                origin: entry.origin,
+            }
+        });
+        let set = SeriesSet::looked_at(about.channels.clone(), vec![], series.collect())?;
+        Ok(Written { set, codes, values, time })
+    }
+
+    /// Whether everything that was read of what was written was there.
+    pub(crate) fn check(&self, read: &Written) -> Result<(), DataError> {
+        self.arrays.values.check(&read.values)?;
+        self.arrays.time.check(&read.time)?;
+        let labels = self.arrays.labels.as_ref().zip(read.codes.as_ref());
+        labels.map_or(Ok(()), |(labels, codes)| labels.check(codes))
+    }
+
     /// Completes the result and puts it in its place. What was there is replaced unless it is whole.
     pub(crate) fn finish(self, cache: &Path, key: Key, about: About) -> Result<Made, DataError> {
         let Self { aside, folder, arrays } = self;
@@ -371,6 +400,16 @@ pub(crate) fn keep_in_place(
     let target = complete(&aside, &folder, cache, &manifest, there)?;
     in_place(manifest, samples)
         .map_err(|problem| DataError::io("read back", &target)(std::io::Error::other(problem)))
+}
+
+/// Series of a result that is being made, mapped whatever their size. They are to be dropped before it.
+pub(crate) struct Written {
+    /// Without labels.
+    pub(crate) set: SeriesSet,
+    /// The codes of the labels, of all series one after the other, if steps have labels.
+    pub(crate) codes: Option<Arc<Mapped<u32>>>,
+    values: Arc<Mapped<f64>>,
+    time: Arc<Mapped<i64>>,
 }
 
 /// A result that has just been stored.

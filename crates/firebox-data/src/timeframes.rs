@@ -11,8 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::{DataError, Interval};
 
 mod derive;
+mod features;
+mod stored;
 
 pub(crate) use derive::derive;
+pub(crate) use stored::store;
 
 const DAY: i64 = 86_400_000_000;
 

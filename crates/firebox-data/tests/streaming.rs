@@ -16,8 +16,8 @@ use firebox_core::{
     split,
 };
 use firebox_data::{
-    CheckPolicies, ConstantPolicy, CrowdedPolicy, DataConfig, GapPolicy, Paths, Policy, ingest,
-    read,
+    CheckPolicies, ConstantPolicy, CrowdedPolicy, DataConfig, GapPolicy, Interval, Paths, Policy,
+    Timeframes, ingest, read,
 };
 use polars::prelude::*;
 
@@ -618,6 +618,60 @@ fn a_table_larger_than_memory_is_ingested() {
     assert!(!set.series()[0].values.is_elsewhere());
     let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
     assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
+/// Features of 5-minute bars of the same rows.
+fn with_timeframes(folder: &Path, name: &str) -> DataConfig {
+    let mut config = config(folder, name);
+    let minutes = |count: i64| Interval::from_microseconds(count * 60_000_000).unwrap();
+    let (base, higher) = (minutes(5), vec![minutes(15), minutes(60)]);
+    config.timeframes = Some(Timeframes { base, higher, ..Timeframes::default() });
+    config
+}
+
+fn ingest_timeframes(folder: &Path) {
+    let cache = folder.join("cache");
+    for name in ["bars.csv", "bars.parquet", "named.csv", "named.parquet"] {
+        let (mut bytes, mut series) = (0, 0);
+        let most = peak(|| {
+            let data = ingest(&with_timeframes(folder, name), &cache, &Silent).unwrap();
+            assert!(!data.reused && data.set.series()[0].values.is_elsewhere());
+            let made = data.checks.timeframes.as_ref().unwrap();
+            assert!(made.bars as usize > ROWS / 5 - 100 && made.lost_runs == 0, "{made:?}");
+            assert_eq!(data.set.steps() as u64, made.bars - made.warmup);
+            bytes = data.set.steps() * 30 * 8 / 1024;
+            series = data.set.series().len();
+        });
+        assert_eq!(series, if name.starts_with("bars") { 1 } else { ROWS / NAMED });
+        println!("{name}: {most} KiB of anonymous memory for {SERIES} and {bytes}");
+        assert!(
+            most < RESIDENT_MENDED && most < bytes.min(SERIES),
+            "{name}: {most} KiB of anonymous memory"
+        );
+    }
+    // The source bars are gone.
+    let stored = std::fs::read_dir(cache.join(firebox_cache::SERIES)).unwrap().count();
+    assert_eq!(stored, 4);
+}
+
+#[test]
+fn timeframes_of_a_table_larger_than_memory_are_made() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_timeframes(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    write_named(folder.path());
+    let test = "timeframes_of_a_table_larger_than_memory_are_made";
+    in_little_memory(test, LIMIT + (32 << 10), folder.path());
+    for name in ["bars.parquet", "named.parquet"] {
+        let config = with_timeframes(folder.path(), name);
+        let (set, checks) = read(&config, &Silent).unwrap();
+        assert!(!set.series()[0].values.is_elsewhere());
+        let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
+        assert!(stored.reused && *stored.set == set && stored.checks == checks);
+    }
 }
 
 #[test]

@@ -1,19 +1,24 @@
-//! From source bars to features: resampling, what is visible of longer bars, and warm-up.
+//! From source bars to features: base bars, runs of them, and what is left after the warm-up.
 //!
 //! These are loops and not polars expressions, because polars' as-of joins and dynamic groups are
 //! features that the build does without; a Python script with polars is the reference of the tests.
+//!
+//! A series is gone through row by row, and what is made of it is handed on step by step: here into memory, in
+//! [`stored`](super::stored) into the store.
+
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 
 use firebox_core::{Role, Series, SeriesSet, StepLabels};
 use rayon::prelude::*;
 
-use super::{DAY, HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};
-use crate::indicators::Bars;
+use super::features::{Features, Resample, end_of, warmup};
+use super::{Stamp, TimeframeChecks, Timeframes};
+use crate::indicators::Bar;
 use crate::{DataError, Interval, time};
 
-/// The epoch was a Thursday: the first Monday after it.
-const MONDAY: i64 = 4 * DAY;
-/// Base bars that the two longer returns look back on.
-const LONG_RETURNS: [usize; 2] = [4, 16];
+/// Rows of a series that are gone through at once, between two looks at whether to stop.
+const ROWS: usize = 1 << 14;
 
 /// Makes the features of every series.
 ///
@@ -28,211 +33,312 @@ pub(crate) fn derive(
     frames: &Timeframes,
     source: Option<Interval>,
 ) -> Result<(SeriesSet, TimeframeChecks), DataError> {
-    let source = frames.check(source)?;
-    let role = |role| set.role(role).ok_or(DataError::TimeframePrices);
-    let prices = [role(Role::Open)?, role(Role::High)?, role(Role::Low)?, role(Role::Close)?];
-    let made: Vec<(Series, TimeframeChecks)> = set
-        .series()
-        .par_iter()
-        .map(|series| of_series(series, set.channels().len(), prices, frames, source))
-        .collect::<Result<_, _>>()?;
-    let mut checks = TimeframeChecks::default();
-    for (_, own) in &made {
-        checks.bars += own.bars;
-        checks.runs += own.runs;
-        checks.warmup += own.warmup;
-        checks.lost_runs += own.lost_runs;
-    }
-    let lost = made.iter().filter(|(series, _)| series.is_empty());
-    checks.lost_series = lost.map(|(series, _)| series.name.clone()).collect();
-    let series: Vec<Series> =
-        made.into_iter().map(|(series, _)| series).filter(|series| !series.is_empty()).collect();
-    if series.is_empty() {
-        return Err(DataError::TimeframeWarmup {
-            bars: checks.bars,
-            runs: checks.runs,
-            longest: frames.higher.last().map_or(frames.base, |frame| *frame),
-        });
-    }
+    let never = AtomicBool::new(false);
+    let plan = Plan::of(set, frames, source, &never)?;
+    let made = plan.collected(0..set.series().len())?;
+    let checks = plan.summary(made.iter().map(|(found, _)| found))?;
+    let series = set.series().iter().zip(made).filter(|(_, (found, _))| found.steps > 0);
+    let series = series.map(|(of, (found, steps))| Series {
+        name: of.name.clone(),
+        origin: of.origin,
+        labels: match &of.labels {
+            StepLabels::PerStep(labels) => {
+                StepLabels::PerStep(steps.rows.iter().map(|row| labels[*row]).collect())
+            }
+            whole => whole.clone(),
+        },
+        segments: found.segments,
+        time: steps.time.into(),
+        values: steps.values.into(),
+    });
+    let series = series.collect();
     Ok((SeriesSet::new(frames.channels(), set.classes().to_vec(), series)?, checks))
 }
 
-fn of_series(
-    series: &Series,
-    width: usize,
+/// What features are made of, once it is known that they can be.
+pub(super) struct Plan<'a> {
+    set: &'a SeriesSet,
+    frames: &'a Timeframes,
+    /// The channels of open, high, low and close.
     prices: [usize; 4],
-    frames: &Timeframes,
+    /// Microseconds between two source bars.
     source: i64,
-) -> Result<(Series, TimeframeChecks), DataError> {
-    let values = series.values.all();
-    if let Some(step) =
-        (0..series.len()).find(|t| prices.iter().any(|p| values[t * width + p] <= 0.0))
-    {
-        let at = time::format(series.time[step]);
-        return Err(DataError::TimeframePrice { series: series.name.clone(), at });
-    }
-    let column = |channel: usize| values[channel..].iter().step_by(width).copied().collect();
-    let [open, high, low, close] = prices.map(column);
-    let shift = if frames.stamp == Stamp::Open { source } else { 0 };
-    let rows =
-        Bars { closed: series.time.iter().map(|t| t + shift).collect(), open, high, low, close };
-    let (base, last) = resample(&rows, frames.base.microseconds());
-    let mut out = Series { name: series.name.clone(), origin: series.origin, ..Series::default() };
-    let (mut time, mut values, mut labels) = (Vec::new(), Vec::new(), Vec::new());
-    let mut checks = TimeframeChecks { bars: base.len() as u64, ..TimeframeChecks::default() };
-    let mut start = 0;
-    for end in 1..=base.len() {
-        let goes_on = end < base.len()
-            && base.closed[end] - base.closed[end - 1] == frames.base.microseconds();
-        if goes_on {
-            continue;
-        }
-        let run = slice(&base, start..end);
-        let columns = features(&run, frames);
-        let ready = (0..run.len()).find(|t| columns.iter().all(|column| !column[*t].is_nan()));
-        let ready = ready.unwrap_or(run.len());
-        checks.runs += 1;
-        checks.warmup += ready as u64;
-        checks.lost_runs += u64::from(ready == run.len());
-        if ready < run.len() {
-            out.segments.push(time.len()..time.len() + run.len() - ready);
-        }
-        if let Some(error) = not_finite(series, &columns, ready, &run, frames) {
-            return Err(error);
-        }
-        for t in ready..run.len() {
-            time.push(run.closed[t]);
-            values.extend(columns.iter().map(|column| column[t]));
-            labels.push(last[start + t]);
-        }
-        start = end;
-    }
-    (out.time, out.values) = (time.into(), values.into());
-    out.labels = match &series.labels {
-        StepLabels::PerStep(of) => StepLabels::PerStep(labels.iter().map(|row| of[*row]).collect()),
-        whole => whole.clone(),
-    };
-    Ok((out, checks))
+    /// Whether to end.
+    stop: &'a AtomicBool,
+    /// Of each series.
+    steps: Vec<usize>,
 }
 
-/// The first feature that is no number although its bars are: prices too far apart for f64.
-fn not_finite(
-    series: &Series,
-    columns: &[Vec<f64>],
-    ready: usize,
-    run: &Bars,
-    frames: &Timeframes,
-) -> Option<DataError> {
-    let usable = |value: f64| value.abs() <= f64::from(f32::MAX);
-    let bad = |column: &Vec<f64>| (ready..run.len()).find(|t| !usable(column[*t]));
-    let found = columns.iter().enumerate().find_map(|(at, column)| Some((at, bad(column)?)));
-    found.map(|(at, t)| DataError::TimeframeFeature {
-        feature: frames.names().swap_remove(at),
-        series: series.name.clone(),
-        at: time::format(run.closed[t]),
-        value: columns[at][t],
-    })
+/// What was made of a series beside its steps.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) segments: Vec<Range<usize>>,
+    pub(super) steps: usize,
+    /// Without the names of series.
+    checks: TimeframeChecks,
 }
 
-fn slice(bars: &Bars, range: std::ops::Range<usize>) -> Bars {
-    let of = |values: &[f64]| values[range.clone()].to_vec();
-    Bars {
-        closed: bars.closed[range.clone()].to_vec(),
-        open: of(&bars.open),
-        high: of(&bars.high),
-        low: of(&bars.low),
-        close: of(&bars.close),
+/// Steps of a series: the moments at which their bars close, their features, and the last source row of each.
+#[derive(Default)]
+pub(super) struct Steps {
+    pub(super) time: Vec<i64>,
+    pub(super) values: Vec<f64>,
+    pub(super) rows: Vec<usize>,
+}
+
+impl Steps {
+    pub(super) fn push(&mut self, time: i64, values: &[f64], row: usize) {
+        self.time.push(time);
+        self.values.extend_from_slice(values);
+        self.rows.push(row);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.time.clear();
+        self.values.clear();
+        self.rows.clear();
     }
 }
 
-/// Bars of `length` microseconds, each from those that close within it; and the last row of each.
-/// A bar without a row is not made, and neither is the last one before it is closed.
-fn resample(rows: &Bars, length: i64) -> (Bars, Vec<usize>) {
-    let (mut out, mut last) = (Bars::default(), Vec::new());
-    for row in 0..rows.len() {
-        // A row that closes at the very end of a bar belongs to it.
-        let closed = (rows.closed[row] - 1).div_euclid(length) * length + length;
-        if out.closed.last() != Some(&closed) {
-            out.closed.push(closed);
-            out.open.push(rows.open[row]);
-            out.high.push(rows.high[row]);
-            out.low.push(rows.low[row]);
-            out.close.push(rows.close[row]);
-            last.push(row);
-            continue;
-        }
-        let bar = out.closed.len() - 1;
-        out.high[bar] = out.high[bar].max(rows.high[row]);
-        out.low[bar] = out.low[bar].min(rows.low[row]);
-        out.close[bar] = rows.close[row];
-        last[bar] = row;
+impl<'a> Plan<'a> {
+    /// Looks at the settings and at all prices.
+    pub(super) fn of(
+        set: &'a SeriesSet,
+        frames: &'a Timeframes,
+        source: Option<Interval>,
+        stop: &'a AtomicBool,
+    ) -> Result<Self, DataError> {
+        let source = frames.check(source)?;
+        let role = |role| set.role(role).ok_or(DataError::TimeframePrices);
+        let prices = [role(Role::Open)?, role(Role::High)?, role(Role::Low)?, role(Role::Close)?];
+        let mut plan = Self { set, frames, prices, source, stop, steps: vec![] };
+        let of_each = set.series().par_iter().map(|series| plan.count(series));
+        // All of them first: which is the first that is refused does not depend on the threads.
+        let of_each: Vec<Result<usize, DataError>> = of_each.collect();
+        plan.steps = of_each.into_iter().collect::<Result<_, _>>()?;
+        Ok(plan)
     }
-    // The last one may go on: it is closed once a row closes at its end.
-    if out.closed.last() > rows.closed.last() {
-        last.pop();
-        for column in [&mut out.open, &mut out.high, &mut out.low, &mut out.close] {
-            column.pop();
-        }
-        out.closed.pop();
+
+    /// Steps that each series gives; fewer if its prices lie too far apart.
+    pub(super) fn steps(&self) -> &[usize] {
+        &self.steps
     }
-    (out, last)
+
+    /// The steps that are left of a series after the warm-up, if its prices are positive.
+    fn count(&self, series: &Series) -> Result<usize, DataError> {
+        let (width, base) = (self.set.channels().len(), self.frames.base.microseconds());
+        let times = series.time.as_slice();
+        let left = |run: &Range<i64>| {
+            let bars = ((run.end - run.start) / base) as usize;
+            bars.saturating_sub(warmup(run.start, self.frames))
+        };
+        let (mut steps, mut run, mut last) = (0, 0..0, None);
+        for part in parts(times.len()) {
+            DataError::heed(self.stop)?;
+            let values = series.values.part(part.start * width..part.end * width);
+            for (time, row) in times[part].iter().zip(values.chunks_exact(width)) {
+                if self.prices.iter().any(|price| row[*price] <= 0.0) {
+                    let (series, at) = (series.name.clone(), time::format(*time));
+                    return Err(DataError::TimeframePrice { series, at });
+                }
+                let closed = time + self.shift();
+                if closed > run.end || last.is_none() {
+                    let end = end_of(closed, base);
+                    if end - base != run.end {
+                        steps += left(&run);
+                        run.start = end - base;
+                    }
+                    run.end = end;
+                }
+                last = Some(closed);
+            }
+        }
+        // The last bar may go on.
+        if last.is_some_and(|closed| run.end > closed) {
+            run.end -= base;
+        }
+        Ok(steps + left(&run))
+    }
+
+    /// From the time of a row to the moment at which its bar closes.
+    fn shift(&self) -> i64 {
+        if self.frames.stamp == Stamp::Open { self.source } else { 0 }
+    }
+
+    /// What is made of some series, several at a time, all of it in memory.
+    pub(super) fn collected(&self, range: Range<usize>) -> Result<Vec<(Found, Steps)>, DataError> {
+        let width = self.frames.names().len();
+        let of_series = |index: usize| {
+            let most = self.steps[index];
+            let (time, rows) = (Vec::with_capacity(most), Vec::with_capacity(most));
+            let mut steps = Steps { time, values: Vec::with_capacity(most * width), rows };
+            let take = |time, values: &[f64], row| {
+                steps.push(time, values, row);
+                Ok(())
+            };
+            Ok((self.series(index, take)?, steps))
+        };
+        let made: Vec<Result<_, DataError>> = range.into_par_iter().map(of_series).collect();
+        made.into_iter().collect()
+    }
+
+    /// Goes through a series, and hands on each step with the last source row that is in it.
+    pub(super) fn series(
+        &self,
+        index: usize,
+        take: impl FnMut(i64, &[f64], usize) -> Result<(), DataError>,
+    ) -> Result<Found, DataError> {
+        let series = &self.set.series()[index];
+        let (width, times) = (self.set.channels().len(), series.time.as_slice());
+        let mut bars = Resample::to(self.frames.base.microseconds());
+        let found = Found::default();
+        let mut runs = Runs { plan: self, series, take, run: None, values: Vec::new(), found };
+        for part in parts(times.len()) {
+            DataError::heed(self.stop)?;
+            let values = series.values.part(part.start * width..part.end * width);
+            for (row, values) in part.zip(values.chunks_exact(width)) {
+                let [open, high, low, close] = self.prices.map(|price| values[price]);
+                let bar = Bar { closed: times[row] + self.shift(), open, high, low, close };
+                if let Some(bar) = bars.next(&bar) {
+                    runs.next(&bar, row - 1)?;
+                }
+            }
+        }
+        let last = times.last().and_then(|time| bars.closed_by(time + self.shift()));
+        if let Some(bar) = last {
+            runs.next(&bar, times.len() - 1)?;
+        }
+        runs.end()?;
+        Ok(runs.found)
+    }
+
+    /// What was found in all series together.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is left of any.
+    pub(super) fn summary<'b>(
+        &self,
+        found: impl Iterator<Item = &'b Found>,
+    ) -> Result<TimeframeChecks, DataError> {
+        let mut checks = TimeframeChecks::default();
+        let mut left = false;
+        for (series, Found { steps, checks: own, .. }) in self.set.series().iter().zip(found) {
+            checks.bars += own.bars;
+            checks.runs += own.runs;
+            checks.warmup += own.warmup;
+            checks.lost_runs += own.lost_runs;
+            left |= *steps > 0;
+            if *steps == 0 {
+                checks.lost_series.push(series.name.clone());
+            }
+        }
+        if left {
+            return Ok(checks);
+        }
+        let longest = self.frames.higher.last().map_or(self.frames.base, |frame| *frame);
+        Err(DataError::TimeframeWarmup { bars: checks.bars, runs: checks.runs, longest })
+    }
 }
 
-/// The columns of one run of base bars, in the order of [`Timeframes::names`].
-fn features(base: &Bars, frames: &Timeframes) -> Vec<Vec<f64>> {
-    let Periods { average, strength, fast, slow, signal } = frames.periods;
-    let [macd, histogram] = base.convergence(fast, slow, signal);
-    let mut columns = vec![
-        base.log_return(1),
-        base.log_return(LONG_RETURNS[0]),
-        base.log_return(LONG_RETURNS[1]),
-        base.range(),
-        base.body(),
-        base.average_distance(average),
-        base.exponential_distance(slow),
-        base.strength(strength),
-        base.true_range(strength),
-        base.bollinger(average),
-        macd,
-        histogram,
-        base.volatility(average),
-    ];
-    for frame in &frames.higher {
-        columns.extend(higher(base, frame.microseconds(), frames));
-    }
-    columns.extend(base.clock(DAY, 0));
-    columns.extend(base.clock(7 * DAY, MONDAY));
-    #[cfg(test)]
-    if frames.leak {
-        columns[4] = (0..base.len()).map(|t| base.close[(t + 2).min(base.len() - 1)]).collect();
-    }
-    columns
+/// Rows of a series, a bounded number at a time.
+fn parts(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(ROWS).map(move |start| start..rows.min(start + ROWS))
 }
 
-/// What the closed bars of a longer timeframe say at the close of each base bar.
-fn higher(base: &Bars, length: i64, frames: &Timeframes) -> Vec<Vec<f64>> {
-    let HigherPeriods { average, strength } = frames.higher_periods;
-    let (mut bars, _) = resample(base, length);
-    // The first bar may have begun before the run did.
-    let whole = base.closed.first().is_some_and(|t| (t - frames.base.microseconds()) % length == 0);
-    if !whole && bars.len() > 0 {
-        bars = slice(&bars, 1..bars.len());
+/// The base bars of a series, one by one.
+struct Runs<'a, T> {
+    plan: &'a Plan<'a>,
+    series: &'a Series,
+    take: T,
+    run: Option<Run<'a>>,
+    /// Features of a bar.
+    values: Vec<f64>,
+    found: Found,
+}
+
+/// Base bars without a gap.
+struct Run<'a> {
+    features: Features<'a>,
+    /// When the last bar closed.
+    closed: i64,
+    /// The first step, once every indicator has bars enough to look back on.
+    first: Option<usize>,
+    /// The first feature that is no number although its bars are: prices too far apart for f64.
+    refused: Option<Refused>,
+}
+
+struct Refused {
+    feature: usize,
+    closed: i64,
+    value: f64,
+}
+
+impl<T: FnMut(i64, &[f64], usize) -> Result<(), DataError>> Runs<'_, T> {
+    /// Takes the next bar and the last source row of it.
+    fn next(&mut self, bar: &Bar, row: usize) -> Result<(), DataError> {
+        let (frames, base) = (self.plan.frames, self.plan.frames.base.microseconds());
+        if self.run.as_ref().is_some_and(|run| bar.closed - run.closed != base) {
+            self.end()?;
+        }
+        let run = self.run.get_or_insert_with(|| Run {
+            features: Features::from(bar.closed - base, frames),
+            closed: bar.closed,
+            first: None,
+            refused: None,
+        });
+        run.closed = bar.closed;
+        run.features.next(bar, &mut self.values);
+        #[cfg(test)]
+        if frames.leak {
+            self.values[4] = self.plan.ahead(self.series, row);
+        }
+        self.found.checks.bars += 1;
+        if run.first.is_none() {
+            if self.values.iter().any(|value| value.is_nan()) {
+                self.found.checks.warmup += 1;
+                return Ok(());
+            }
+            run.first = Some(self.found.steps);
+        }
+        let usable = |value: &f64| value.abs() <= f64::from(f32::MAX);
+        if let Some(feature) = self.values.iter().position(|value| !usable(value))
+            && run.refused.as_ref().is_none_or(|refused| feature < refused.feature)
+        {
+            let (closed, value) = (bar.closed, self.values[feature]);
+            run.refused = Some(Refused { feature, closed, value });
+        }
+        self.found.steps += 1;
+        match run.refused {
+            // The run is gone through to its end: an earlier feature may be refused, too.
+            Some(_) => Ok(()),
+            None => (self.take)(bar.closed, &self.values, row),
+        }
     }
-    let columns = [
-        bars.log_return(1),
-        bars.range(),
-        bars.average_distance(average),
-        bars.strength(strength),
-        bars.true_range(strength),
-        bars.bollinger(average),
-    ];
-    let visible: Vec<Option<usize>> = base
-        .closed
-        .iter()
-        .map(|now| bars.closed.partition_point(|closed| closed <= now).checked_sub(1))
-        .collect();
-    let join = |column: Vec<f64>| {
-        visible.iter().map(|bar| bar.map_or(f64::NAN, |bar| column[bar])).collect()
-    };
-    columns.map(join).into()
+
+    /// Ends a run, if there is one.
+    fn end(&mut self) -> Result<(), DataError> {
+        let Some(run) = self.run.take() else { return Ok(()) };
+        if let Some(Refused { feature, closed, value }) = run.refused {
+            return Err(DataError::TimeframeFeature {
+                feature: self.plan.frames.names().swap_remove(feature),
+                series: self.series.name.clone(),
+                at: time::format(closed),
+                value,
+            });
+        }
+        self.found.checks.runs += 1;
+        self.found.checks.lost_runs += u64::from(run.first.is_none());
+        self.found.segments.extend(run.first.map(|first| first..self.found.steps));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Plan<'_> {
+    /// The close of a row so far behind this one that it is in a later base bar.
+    fn ahead(&self, series: &Series, row: usize) -> f64 {
+        let later = (row + 30).min(series.len() - 1);
+        series.values.at(later * self.set.channels().len() + self.prices[3])
+    }
 }

@@ -7,6 +7,9 @@ use firebox_core::{Series, SeriesSet, Silent};
 use super::*;
 use crate::{Change, DataConfig, GapPolicy, Original, first_difference, ingest};
 
+mod stored;
+mod whole;
+
 const ROWS: &str = include_str!("../../tests/fixtures/timeframes_rows.csv");
 const FEATURES: &str = include_str!("../../tests/fixtures/timeframes_features.csv");
 
