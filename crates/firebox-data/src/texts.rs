@@ -55,17 +55,17 @@ pub fn read_texts(path: &Path, columns: &TextColumns) -> Result<LabelledTexts, D
     Reading { path, columns, table }.texts()
 }
 
-/// Reads the texts of a table alone, whatever its other columns are.
+/// Reads the texts of a table alone, whatever its other columns are. A missing text is an empty one.
 ///
 /// # Errors
-/// If the file cannot be read, there is no such column, or a text is empty.
+/// If the file cannot be read, or there is no such column.
 pub fn read_plain_texts(path: &Path, column: &str) -> Result<Vec<String>, DataError> {
     if !path.is_file() {
         return Err(DataError::NotFound { path: path.to_owned(), nearest: None });
     }
     let table = read_table(path, column)?;
     let columns = TextColumns { text: column.to_owned(), ..TextColumns::default() };
-    Reading { path, columns: &columns, table }.plain()
+    Reading { path, columns: &columns, table }.all()
 }
 
 /// Refuses a table of texts whose bytes are not UTF-8, with the first place where they are not. Formats that are no
@@ -266,14 +266,18 @@ impl Reading<'_> {
         Ok(found)
     }
 
-    /// The texts, none of which is empty.
-    fn plain(&self) -> Result<Vec<String>, DataError> {
+    /// The texts; those that are missing are empty.
+    fn all(&self) -> Result<Vec<String>, DataError> {
         let texts = self.column("text", &self.columns.text)?;
         if texts.is_empty() {
             return Err(DataError::Empty { path: self.path.to_owned() });
         }
-        let texts: Vec<String> =
-            texts.iter().map(|text| text.clone().unwrap_or_default()).collect();
+        Ok(texts.iter().map(|text| text.clone().unwrap_or_default()).collect())
+    }
+
+    /// The texts, none of which is empty.
+    fn plain(&self) -> Result<Vec<String>, DataError> {
+        let texts = self.all()?;
         match texts.iter().position(|text| text.trim().is_empty()) {
             None => Ok(texts),
             Some(row) => Err(self.problem(format!(
