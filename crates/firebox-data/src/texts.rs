@@ -160,17 +160,19 @@ fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
         let (column, number) = name.rsplit_once("_duplicated_")?;
         (number.parse::<u32>().is_ok() && names().any(|other| other == column)).then_some(column)
     });
+    // Of the quotes within a name the reader of CSV leaves both.
+    let named = |name: &str| match extension(path).as_str() {
+        "csv" | "tsv" => name.replace("\"\"", "\""),
+        _ => name.to_owned(),
+    };
     if let Some(column) = twice {
-        return Err(DataError::DuplicateHeader {
-            path: path.to_owned(),
-            column: column.to_owned(),
-        });
+        return Err(DataError::DuplicateHeader { path: path.to_owned(), column: named(column) });
     }
     let column = |column: &Column| -> PolarsResult<Vec<Option<String>>> {
         let column = column.cast(&DataType::String)?;
         Ok(column.str()?.iter().map(|value| value.map(str::to_owned)).collect())
     };
-    let names = frame.get_column_names().iter().map(|name| name.to_string()).collect();
+    let names = names().map(named).collect();
     let columns = frame.columns().iter().map(column).collect::<PolarsResult<_>>();
     Ok(Table { names, columns: columns.map_err(malformed)? })
 }
@@ -453,6 +455,22 @@ mod tests {
     fn two_columns_of_one_name_are_refused() {
         let said = read("a.csv", &CSV.replacen("lost", "late", 1)).unwrap_err();
         assert!(said.ends_with("has two columns named `late`: rename one of them"), "{said}");
+    }
+
+    #[test]
+    fn quotes_within_the_name_of_a_column_are_as_in_a_field() {
+        let csv = CSV.replacen("late", "\"so \"\"late\"\"\"", 1).replacen("lost", "\"a, b\"", 1);
+        assert_eq!(read("a.csv", &csv).unwrap().labels, ["so \"late\"", "a, b"]);
+        assert_eq!(
+            read("a.csv", &format!("\u{feff}{csv}")).unwrap().labels,
+            ["so \"late\"", "a, b"]
+        );
+        let csv = csv.replacen("a, b", "so \"\"late\"\"", 1);
+        let said = read("a.csv", &csv).unwrap_err();
+        assert!(said.contains("has two columns named `so \"late\"`: rename one"), "{said}");
+        // A name of two lines is the reader's.
+        let csv = CSV.replacen("late", "\"la\nte\"", 1);
+        assert_eq!(read("a.csv", &csv).unwrap().labels, ["la\nte", "lost"]);
     }
 
     #[test]
