@@ -119,6 +119,8 @@ fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
         extension @ ("csv" | "tsv") => {
             let separator = if extension == "tsv" { b'\t' } else { b',' };
             check_separator(path, separator, text)?;
+            let names = csv::fields(&csv::first_line(path)?, separator).len();
+            csv::check_last_line(path, separator, names)?;
             let options = CsvReadOptions::default()
                 .with_has_header(true)
                 .with_infer_schema_length(Some(0))
@@ -471,6 +473,22 @@ mod tests {
         // A name of two lines is the reader's.
         let csv = CSV.replacen("late", "\"la\nte\"", 1);
         assert_eq!(read("a.csv", &csv).unwrap().labels, ["la\nte", "lost"]);
+    }
+
+    #[test]
+    fn a_table_that_ends_within_a_row_is_refused() {
+        let check = |name: &str, table: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(name);
+            std::fs::write(&path, table).unwrap();
+            read_plain_texts(&path, "text").map_err(|error| error.to_string())
+        };
+        let said = check("a.csv", CSV.strip_suffix(",0,0,,,b\n").unwrap()).unwrap_err();
+        assert!(said.contains("a.csv, line 3: the file ends within a row: 1 field and"), "{said}");
+        let said = check("a.tsv", "text\tlate\nso, it is\t1\nnot").unwrap_err();
+        assert!(said.contains("a.tsv, line 3: the file ends within a row: 1 field and"), "{said}");
+        assert_eq!(check("a.csv", CSV.trim_end()).unwrap().len(), 2);
+        assert_eq!(check("a.csv", "text\nso\nnot").unwrap(), ["so", "not"]);
     }
 
     #[test]
