@@ -259,6 +259,26 @@ fn json_events_are_one_object_a_line() {
     {
         assert!(events.iter().any(|event| event["event"] == name), "no {name} in\n{errors}");
     }
+    let scores = |events: &[Value]| -> Vec<Value> {
+        events.iter().filter(|event| event["event"] == "scored").cloned().collect()
+    };
+    // Each time that the finished run is asked for, and of what it was evaluated by last.
+    let again = |more: &[&str]| -> Vec<Value> {
+        let run = ["run", "small.toml", "--log", "json", "--set", "train.epochs=1"];
+        let output = firebox(project.path(), &[&run[..], more].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        errors.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let first = scores(&events);
+    assert!(!first.is_empty(), "{errors}");
+    let there = again(&[]);
+    assert!(there.iter().all(|event| event["event"] != "run-started"), "{there:?}");
+    assert_eq!(scores(&there), first);
+    let other = ["--set", "evaluate.seeds=3"];
+    let second = scores(&again(&other));
+    assert_eq!(second.len(), first.len());
+    assert_eq!(scores(&again(&other)), second);
 }
 
 #[cfg(unix)]

@@ -164,12 +164,27 @@ fn the_model_reads_new_texts(folder: &Path, path: &Path) {
         );
         assert_eq!(said.contains("the model's vocabulary"), told, "{said}");
     }
+    // Texts of nothing have no row, and the others those that they had.
+    let gaps = "body,place\n,1\nthe parcel came late,2\n\"  \",3\n\u{200b},4\nall is well,5\n";
+    std::fs::write(folder.join("gaps.csv"), gaps).unwrap();
+    let predict_gaps = ["predict", &run, "gaps.csv", "--output", "gaps.parquet"];
+    let output = firebox(folder, &[&predict_gaps[..], &column].concat());
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let expected = "3 of 5 texts are empty, or nothing of them has a token, and they have no rows in the result: row 1 of gaps.csv, row 3 of gaps.csv, row 4 of gaps.csv";
+    assert!(said.contains(expected), "{said}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("2 texts in 1 file: predictions of 2 labels"), "{said}");
     let refused = |arguments: &[&str], expected: &str| {
         let output = firebox(folder, arguments);
         assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
         assert!(errors(&output).contains(expected), "{}", errors(&output));
     };
     refused(&[&predict[..], &["--force"]].concat(), "there is no column `text`");
+    std::fs::write(folder.join("empty.csv"), "body,place\n,1\n,2\n").unwrap();
+    let nothing = ["predict", &run, "empty.csv", "--output", "none.parquet"];
+    refused(&[&nothing[..], &column].concat(), "each of 2 texts is empty");
+    assert!(!folder.join("none.parquet").exists());
     refused(&[&predict[..], &["--force", "--stride", "2"]].concat(), "leave --stride out");
     refused(
         &[&predict[..], &["--force", "--set", "train.epochs=2"]].concat(),

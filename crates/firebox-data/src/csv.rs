@@ -157,9 +157,69 @@ pub(crate) fn read_lines(
         .select(columns)
 }
 
+/// Refuses a file that ends within a row: its last line has no end, and fewer fields than there are columns. Other
+/// rows may be short, and the rest of them is missing, as programs write them so.
+pub(crate) fn check_end(path: &Path, csv: &Csv, columns: usize) -> Result<(), DataError> {
+    check_last_line(path, separator(path, csv), columns)
+}
+
+/// The same for a separator.
+pub(crate) fn check_last_line(path: &Path, separator: u8, columns: usize) -> Result<(), DataError> {
+    let read = DataError::io("read", path);
+    let last = tail(path).map_err(read)?;
+    let fields_of = |line: &[u8]| fields(&String::from_utf8_lossy(line), separator).len();
+    if last.trim_ascii().is_empty() || fields_of(&last) >= columns {
+        return Ok(());
+    }
+    // Its begin may be within quotes, which only the whole file tells.
+    let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
+    let (mut quoted, mut lines, mut begin) = (false, 1, 0);
+    for (place, byte) in bytes.iter().enumerate() {
+        quoted ^= *byte == b'"';
+        if *byte == b'\n' {
+            lines += 1;
+            if !quoted {
+                begin = place + 1;
+            }
+        }
+    }
+    let found = fields_of(&bytes[begin..]);
+    // A quote that is never closed is told by who reads the rows.
+    if quoted || bytes[begin..].trim_ascii().is_empty() || found >= columns {
+        return Ok(());
+    }
+    let problem = format!(
+        "the file ends within a row: {} and no end of the line, but the header names {}: write the file anew if it was \
+         cut off, remove the row, or end its line if it is whole",
+        count(found as u64, "field"),
+        count(columns as u64, "column")
+    );
+    Err(DataError::line(path, lines, problem))
+}
+
+/// What stands behind the last end of a line.
+fn tail(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut file = std::fs::File::open(path)?;
+    let all = file.metadata()?.len();
+    let mut wanted = 1 << 12;
+    loop {
+        let begin = all.saturating_sub(wanted);
+        file.seek(SeekFrom::Start(begin))?;
+        let mut tail = Vec::new();
+        file.read_to_end(&mut tail)?;
+        match tail.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => return Ok(tail.split_off(end + 1)),
+            None if begin == 0 => return Ok(tail),
+            None => wanted *= 2,
+        }
+    }
+}
+
 /// Reads the columns of the mapping.
 pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFrame, DataError> {
     let names = header(path, csv)?;
+    check_end(path, csv, names.len())?;
     let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
     let read: Vec<Expr> = with_last(columns.clone(), &names).into_iter().map(col).collect();
     let scan = |number: DataType| -> Result<PolarsResult<DataFrame>, DataError> {

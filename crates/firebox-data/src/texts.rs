@@ -55,17 +55,17 @@ pub fn read_texts(path: &Path, columns: &TextColumns) -> Result<LabelledTexts, D
     Reading { path, columns, table }.texts()
 }
 
-/// Reads the texts of a table alone, whatever its other columns are.
+/// Reads the texts of a table alone, whatever its other columns are. A missing text is an empty one.
 ///
 /// # Errors
-/// If the file cannot be read, there is no such column, or a text is empty.
+/// If the file cannot be read, or there is no such column.
 pub fn read_plain_texts(path: &Path, column: &str) -> Result<Vec<String>, DataError> {
     if !path.is_file() {
         return Err(DataError::NotFound { path: path.to_owned(), nearest: None });
     }
     let table = read_table(path, column)?;
     let columns = TextColumns { text: column.to_owned(), ..TextColumns::default() };
-    Reading { path, columns: &columns, table }.plain()
+    Reading { path, columns: &columns, table }.all()
 }
 
 /// Refuses a table of texts whose bytes are not UTF-8, with the first place where they are not. Formats that are no
@@ -119,6 +119,8 @@ fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
         extension @ ("csv" | "tsv") => {
             let separator = if extension == "tsv" { b'\t' } else { b',' };
             check_separator(path, separator, text)?;
+            let names = csv::fields(&csv::first_line(path)?, separator).len();
+            csv::check_last_line(path, separator, names)?;
             let options = CsvReadOptions::default()
                 .with_has_header(true)
                 .with_infer_schema_length(Some(0))
@@ -160,17 +162,19 @@ fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
         let (column, number) = name.rsplit_once("_duplicated_")?;
         (number.parse::<u32>().is_ok() && names().any(|other| other == column)).then_some(column)
     });
+    // Of the quotes within a name the reader of CSV leaves both.
+    let named = |name: &str| match extension(path).as_str() {
+        "csv" | "tsv" => name.replace("\"\"", "\""),
+        _ => name.to_owned(),
+    };
     if let Some(column) = twice {
-        return Err(DataError::DuplicateHeader {
-            path: path.to_owned(),
-            column: column.to_owned(),
-        });
+        return Err(DataError::DuplicateHeader { path: path.to_owned(), column: named(column) });
     }
     let column = |column: &Column| -> PolarsResult<Vec<Option<String>>> {
         let column = column.cast(&DataType::String)?;
         Ok(column.str()?.iter().map(|value| value.map(str::to_owned)).collect())
     };
-    let names = frame.get_column_names().iter().map(|name| name.to_string()).collect();
+    let names = names().map(named).collect();
     let columns = frame.columns().iter().map(column).collect::<PolarsResult<_>>();
     Ok(Table { names, columns: columns.map_err(malformed)? })
 }
@@ -266,14 +270,18 @@ impl Reading<'_> {
         Ok(found)
     }
 
-    /// The texts, none of which is empty.
-    fn plain(&self) -> Result<Vec<String>, DataError> {
+    /// The texts; those that are missing are empty.
+    fn all(&self) -> Result<Vec<String>, DataError> {
         let texts = self.column("text", &self.columns.text)?;
         if texts.is_empty() {
             return Err(DataError::Empty { path: self.path.to_owned() });
         }
-        let texts: Vec<String> =
-            texts.iter().map(|text| text.clone().unwrap_or_default()).collect();
+        Ok(texts.iter().map(|text| text.clone().unwrap_or_default()).collect())
+    }
+
+    /// The texts, none of which is empty.
+    fn plain(&self) -> Result<Vec<String>, DataError> {
+        let texts = self.all()?;
         match texts.iter().position(|text| text.trim().is_empty()) {
             None => Ok(texts),
             Some(row) => Err(self.problem(format!(
@@ -449,6 +457,38 @@ mod tests {
     fn two_columns_of_one_name_are_refused() {
         let said = read("a.csv", &CSV.replacen("lost", "late", 1)).unwrap_err();
         assert!(said.ends_with("has two columns named `late`: rename one of them"), "{said}");
+    }
+
+    #[test]
+    fn quotes_within_the_name_of_a_column_are_as_in_a_field() {
+        let csv = CSV.replacen("late", "\"so \"\"late\"\"\"", 1).replacen("lost", "\"a, b\"", 1);
+        assert_eq!(read("a.csv", &csv).unwrap().labels, ["so \"late\"", "a, b"]);
+        assert_eq!(
+            read("a.csv", &format!("\u{feff}{csv}")).unwrap().labels,
+            ["so \"late\"", "a, b"]
+        );
+        let csv = csv.replacen("a, b", "so \"\"late\"\"", 1);
+        let said = read("a.csv", &csv).unwrap_err();
+        assert!(said.contains("has two columns named `so \"late\"`: rename one"), "{said}");
+        // A name of two lines is the reader's.
+        let csv = CSV.replacen("late", "\"la\nte\"", 1);
+        assert_eq!(read("a.csv", &csv).unwrap().labels, ["la\nte", "lost"]);
+    }
+
+    #[test]
+    fn a_table_that_ends_within_a_row_is_refused() {
+        let check = |name: &str, table: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join(name);
+            std::fs::write(&path, table).unwrap();
+            read_plain_texts(&path, "text").map_err(|error| error.to_string())
+        };
+        let said = check("a.csv", CSV.strip_suffix(",0,0,,,b\n").unwrap()).unwrap_err();
+        assert!(said.contains("a.csv, line 3: the file ends within a row: 1 field and"), "{said}");
+        let said = check("a.tsv", "text\tlate\nso, it is\t1\nnot").unwrap_err();
+        assert!(said.contains("a.tsv, line 3: the file ends within a row: 1 field and"), "{said}");
+        assert_eq!(check("a.csv", CSV.trim_end()).unwrap().len(), 2);
+        assert_eq!(check("a.csv", "text\nso\nnot").unwrap(), ["so", "not"]);
     }
 
     #[test]

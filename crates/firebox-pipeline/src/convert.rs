@@ -1,6 +1,7 @@
 //! `firebox data convert`: folders of `.npy` arrays → samples in mapped shards.
 //!
-//! Each array is read once, on all threads. What was finished before an interruption is kept. Nothing
+//! Each array is read once, on all threads; twice where arrays that are not finite are to be left out, because which
+//! samples there are is known before the first is stored. What was finished before an interruption is kept. Nothing
 //! is normalised, cut into windows or augmented.
 
 #[cfg(test)]
@@ -9,6 +10,7 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
 use firebox_cache::{CacheError, SampleSpec, Samples};
@@ -20,7 +22,8 @@ use rayon::prelude::*;
 const NAMED: usize = 4;
 
 /// What to do about arrays that are not like the others: of float16 beside wider ones or the reverse, of whole numbers,
-/// text or other values, of another number of channels or of axes, without a step, big-endian, or in Fortran order.
+/// text or other values, of another number of channels or of axes, without a step, big-endian, in Fortran order, damaged,
+/// or with numbers that are not finite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Odd {
     /// Refuse the folder, naming the first.
@@ -106,6 +109,12 @@ pub enum ConvertError {
     /// Shards that cannot be written.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// An array that breaks the rules of its format, such as one that is cut off.
+    #[error("{source}\n  mend or remove it, or leave such arrays out with --odd skip")]
+    Damaged {
+        /// What is wrong with it.
+        source: DataError,
+    },
     /// An array that is not like the first.
     #[error(
         "{} {reason}{}: correct {}, or leave such arrays out with --odd skip",
@@ -184,9 +193,11 @@ impl ConvertError {
                     | CacheError::ReadBack { .. }
                     | CacheError::Encode { .. }
             ),
-            Self::Odd { .. } | Self::Nothing { .. } | Self::Nested { .. } | Self::Value { .. } => {
-                true
-            }
+            Self::Odd { .. }
+            | Self::Damaged { .. }
+            | Self::Nothing { .. }
+            | Self::Nested { .. }
+            | Self::Value { .. } => true,
         }
     }
 }
@@ -219,56 +230,59 @@ pub fn convert(
 ) -> Result<Converted, ConvertError> {
     apart(folder, output)?;
     let paths = array_paths(folder)?;
-    let opened = paths.par_iter().map(|(path, _)| ArrayFile::open(path));
-    let arrays = opened.collect::<Result<Vec<_>, _>>()?;
-    let (kept, skipped) = sort_out(folder, &arrays, config.odd)?;
+    let limit = if config.length == 0 { usize::MAX } else { config.length };
+    let found = open(&paths, limit, config.odd, listener)?;
+    let (kept, skipped) = sort_out(folder, &paths, &found, config.odd)?;
     // What is left out has no part in the labels: the key below does not know it.
     let mut classes: Vec<String> =
         kept.iter().filter_map(|index| paths[*index].1.clone()).collect();
     classes.dedup();
-    let channels = arrays[kept[0]].channels;
-    let limit = if config.length == 0 { usize::MAX } else { config.length };
-    let storage = config.storage.or(arrays[kept[0]].storage()).unwrap_or_default();
+    let arrays: Vec<(&ArrayFile, Option<&str>)> = kept
+        .iter()
+        .filter_map(|index| Some((found[*index].as_ref().ok()?, paths[*index].1.as_deref())))
+        .collect();
+    let channels = arrays[0].0.channels;
+    let storage = config.storage.or(arrays[0].0.storage()).unwrap_or_default();
     let (mut samples, mut places, mut cut) = (Vec::new(), Vec::new(), 0);
-    for index in &kept {
-        let array = &arrays[*index];
-        let class = paths[*index].1.as_ref();
+    for (index, (array, class)) in arrays.iter().enumerate() {
         let label = class.and_then(|class| classes.iter().position(|name| name == class));
         let steps = array.steps.min(limit);
         cut += if array.steps > limit { array.samples } else { 0 };
         for sample in 0..array.samples {
             samples.push((steps as u32, label.map(|label| label as u32)));
-            places.push((*index, sample));
+            places.push((index, sample));
         }
     }
     let longest = samples.iter().map(|(steps, _)| *steps as usize).max().unwrap_or(0);
     let spec = SampleSpec {
-        key: key(folder, &kept.iter().map(|index| &arrays[*index]).collect::<Vec<_>>(), config),
+        key: key(folder, arrays.iter().map(|(array, _)| *array), config),
         shape: [longest, channels],
         storage,
         classes: classes.clone(),
         samples,
-        names: names(kept.iter().map(|index| (&arrays[*index], paths[*index].1.as_deref()))),
+        names: names(&arrays),
         shard_bytes: config.shard_bytes,
     };
     for (reason, names) in &skipped {
         let were = if names.len() == 1 { "was" } else { "were" };
-        let (some, all) = (names.len(), count(arrays.len() as u64, "array"));
+        let (some, all) = (names.len(), count(paths.len() as u64, "array"));
         let message = format!("{some} of {all} {were} left out {}", which(names, reason));
         listener.on(&Event::Warning { message });
     }
     let written = Samples::write(output, &spec, listener, |sample, out| {
         let (array, place) = places[sample];
         let steps = spec.samples[sample].0 as usize;
-        arrays[array].read(place, steps, out).map_err(ConvertError::from)
+        arrays[array].0.read(place, steps, out).map_err(ConvertError::from)
     });
     let written = written.map_err(|error| match error {
         ConvertError::Cache(CacheError::Value { sample, step, channel, value, storage }) => {
             let (array, sample) = places[sample];
-            let path = arrays[array].path.clone();
+            let path = arrays[array].0.path.clone();
             let way_out = match value.is_finite() {
                 true => "correct the array, or store the samples in a wider type (--storage f32)",
-                false => "correct the array: samples hold finite numbers",
+                false => {
+                    "correct the array, or leave such arrays out with --odd skip: samples hold finite numbers"
+                }
             };
             ConvertError::Value { path, sample, step, channel, value, storage, way_out }
         }
@@ -280,7 +294,7 @@ pub fn convert(
 
 /// A name for each sample of these arrays, by which its file is found: the folder of the class and the name of the
 /// file, with a number where a file holds several. Where two files would give one name, the later has a number behind it.
-fn names<'a>(arrays: impl Iterator<Item = (&'a ArrayFile, Option<&'a str>)>) -> Vec<String> {
+fn names(arrays: &[(&ArrayFile, Option<&str>)]) -> Vec<String> {
     let mut taken = HashSet::new();
     let mut free = |name: String| {
         let (mut free, mut number) = (name.clone(), 1);
@@ -337,46 +351,133 @@ fn type_name(array: &ArrayFile) -> &'static str {
     array.type_name().unwrap_or("no number")
 }
 
+/// Why no sample can be made of an array, whatever the others are.
+struct Unusable {
+    /// What is wrong, as other arrays may have it, too.
+    what: &'static str,
+    /// What was found in this one.
+    found: String,
+}
+
+/// What an array is, or why it is left out.
+type Found = Result<ArrayFile, Unusable>;
+
+/// Opens all arrays; where odd ones are left out, also reads them, as far as they would be stored, and says which are
+/// damaged or not finite.
+fn open(
+    paths: &[(PathBuf, Option<String>)],
+    limit: usize,
+    odd: Odd,
+    listener: &dyn Listener,
+) -> Result<Vec<Found>, ConvertError> {
+    let (all, done) = (paths.len(), AtomicUsize::new(0));
+    let one = |(path, _): &(PathBuf, Option<String>)| -> Result<Found, ConvertError> {
+        let array = match (ArrayFile::open(path), odd) {
+            (Ok(array), _) => array,
+            (Err(DataError::Malformed { problem, .. }), Odd::Skip) => {
+                return Ok(Err(Unusable { what: "is no valid .npy file", found: problem }));
+            }
+            (Err(source @ DataError::Malformed { .. }), Odd::Refuse) => {
+                return Err(ConvertError::Damaged { source });
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        if odd == Odd::Refuse {
+            return Ok(Ok(array));
+        }
+        let found = not_finite(&array, limit)?;
+        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+        // A hundred times, however many there are.
+        if done * 100 / all > (done - 1) * 100 / all {
+            let (stage, unit) = ("check".to_owned(), "arrays".to_owned());
+            listener.on(&Event::Progress { stage, done: done as u64, total: all as u64, unit });
+        }
+        let what = "holds numbers that are not finite in float32";
+        Ok(found.map_or(Ok(array), |found| Err(Unusable { what, found })))
+    };
+    paths.par_iter().map(one).collect()
+}
+
+/// The first number that is not finite, and its place, among those that samples of so many steps would hold.
+fn not_finite(array: &ArrayFile, limit: usize) -> Result<Option<String>, DataError> {
+    if !can_be_samples(array) {
+        return Ok(None);
+    }
+    let mut values = Vec::new();
+    for sample in 0..array.samples {
+        values.clear();
+        array.read(sample, array.steps.min(limit), &mut values)?;
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            let [step, channel] = [at / array.channels, at % array.channels];
+            return Ok(Some(format!(
+                "{} in sample {sample}, step {step}, channel {channel}",
+                values[at]
+            )));
+        }
+    }
+    Ok(None)
+}
+
 /// The names of arrays that are left out, by the reason.
 type Skipped = BTreeMap<String, Vec<String>>;
 
 /// The arrays that are like the first one, and by the reason the names of those that are not.
 fn sort_out(
     folder: &Path,
-    arrays: &[ArrayFile],
+    paths: &[(PathBuf, Option<String>)],
+    found: &[Found],
     odd: Odd,
 ) -> Result<(Vec<usize>, Skipped), ConvertError> {
-    let first = arrays.iter().find(|array| can_be_samples(array));
+    let name =
+        |path: &Path| path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
+    let first = found.iter().flatten().find(|array| can_be_samples(array));
     let (mut kept, mut skipped) = (Vec::new(), Skipped::new());
-    let mut example: Option<(&ArrayFile, String)> = None;
-    for (index, array) in arrays.iter().enumerate() {
-        match oddity(array, first) {
-            None => kept.push(index),
-            Some(reason) => {
-                let name = array.path.strip_prefix(folder).unwrap_or(&array.path);
-                let names = skipped.entry(reason.clone()).or_default();
-                names.push(name.to_string_lossy().into_owned());
-                example.get_or_insert((array, reason));
+    let mut unusable = BTreeMap::<&str, (&str, Vec<String>)>::new();
+    let mut example: Option<(usize, String)> = None;
+    for (index, found) in found.iter().enumerate() {
+        let name = name(&paths[index].0);
+        let reason = match found {
+            Err(Unusable { what, found }) => {
+                unusable.entry(what).or_insert((found, vec![])).1.push(name);
+                format!("{what} ({found})")
             }
-        }
+            Ok(array) => match oddity(array, first) {
+                None => {
+                    kept.push(index);
+                    continue;
+                }
+                Some(reason) => {
+                    skipped.entry(reason.clone()).or_default().push(name);
+                    reason
+                }
+            },
+        };
+        example.get_or_insert((index, reason));
     }
+    // Each of them has its own place and number: the first's stand for all.
+    skipped.extend(unusable.into_iter().map(|(what, (found, names))| {
+        let of = if names.len() == 1 { "" } else { "the first: " };
+        (format!("{what} ({of}{found})"), names)
+    }));
     match (example, first) {
-        (Some((array, reason)), None) => Err(ConvertError::Nothing {
+        (Some((index, reason)), None) => Err(ConvertError::Nothing {
             path: folder.to_owned(),
-            reason: format!("the first, {}, {reason}", array.path.display()),
+            reason: format!("the first, {}, {reason}", paths[index].0.display()),
         }),
-        (Some((array, reason)), Some(first)) if odd == Odd::Refuse => {
+        (Some((index, reason)), Some(first)) if odd == Odd::Refuse => {
             let is = |array: &ArrayFile| {
                 let channels = count(array.channels as u64, "channel");
                 format!("{channels} of {}", type_name(array))
             };
-            let found = match can_be_samples(array) {
-                true => format!(" ({}; {} has {})", is(array), first.path.display(), is(first)),
-                false => String::new(),
+            let beside = match &found[index] {
+                Ok(array) if can_be_samples(array) => {
+                    format!(" ({}; {} has {})", is(array), first.path.display(), is(first))
+                }
+                _ => String::new(),
             };
-            let more = arrays.len() - kept.len() - 1;
-            let reason = format!("{reason}{found}");
-            Err(ConvertError::Odd { path: array.path.clone(), reason, more })
+            let more = found.len() - kept.len() - 1;
+            let reason = format!("{reason}{beside}");
+            Err(ConvertError::Odd { path: paths[index].0.clone(), reason, more })
         }
         _ => Ok((kept, skipped)),
     }
@@ -384,7 +485,11 @@ fn sort_out(
 
 /// Covers which files there are, how large, and when they were last changed; their content is read once
 /// only, when it is converted.
-fn key(folder: &Path, arrays: &[&ArrayFile], config: &ConvertConfig) -> Key {
+fn key<'a>(
+    folder: &Path,
+    arrays: impl Iterator<Item = &'a ArrayFile>,
+    config: &ConvertConfig,
+) -> Key {
     let mut key = Key::builder("samples", 1).field("settings", format!("{config:?}"));
     for array in arrays {
         let name = array.path.strip_prefix(folder).unwrap_or(&array.path);

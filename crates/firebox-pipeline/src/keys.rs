@@ -3,6 +3,7 @@
 
 use firebox_core::{EqualPolicy, Key, KeyBuilder, SplitRule};
 use firebox_loader::Shuffle;
+use firebox_train::{CheckpointConfig, NonFinite, TrainConfig};
 use serde::Serialize;
 
 use crate::feed::{drawn_on_device, effective};
@@ -48,7 +49,7 @@ impl Keys {
         }
         let training = training
             .field("model", json(&config.model))
-            .field("train", json(&config.train))
+            .field("train", json(&learnt_by(&config.train)))
             .field("batch_size", config.loader.batch_size.to_le_bytes())
             .field("precision", config.run.precision.to_string())
             .field("seed", seed.to_le_bytes())
@@ -89,6 +90,19 @@ pub(crate) fn ordered(training: KeyBuilder, config: &PipelineConfig) -> KeyBuild
     }
 }
 
+/// What of `[train]` decides what is learnt. How often, and by which thread, a checkpoint is written that nothing but a
+/// resume reads does not: such settings are as if nobody had made them. They do where training goes back to a checkpoint,
+/// and where a budget removes some.
+pub(crate) fn learnt_by(train: &TrainConfig) -> TrainConfig {
+    let CheckpointConfig { keep, size_budget, .. } = train.checkpoint;
+    let read = matches!(train.non_finite, NonFinite::Rollback) || size_budget.is_some();
+    let checkpoint = match read {
+        true => train.checkpoint.clone(),
+        false => CheckpointConfig { keep, ..CheckpointConfig::default() },
+    };
+    TrainConfig { checkpoint, ..train.clone() }
+}
+
 /// What of `[window]` decides anything: whole series have no strides between windows.
 fn cut(window: WindowConfig) -> WindowConfig {
     match window.whole {
@@ -105,6 +119,8 @@ pub(crate) fn json(settings: &impl Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use firebox_train::Keep;
+
     use super::*;
 
     fn keys(edit: impl FnOnce(&mut PipelineConfig)) -> Keys {
@@ -144,5 +160,25 @@ mod tests {
         assert_eq!(drawn.augmented, online.augmented);
         assert_ne!(drawn.training, online.training, "a device rounds warped times in its own way");
         assert_eq!(keys(|c| c.monitor.period = 0.0), base);
+        let saves = |edit: fn(&mut CheckpointConfig), more: fn(&mut TrainConfig)| {
+            let saved = keys(|c| {
+                edit(&mut c.train.checkpoint);
+                more(&mut c.train);
+            });
+            saved == keys(|c| more(&mut c.train))
+        };
+        let rollback: fn(&mut TrainConfig) = |train| train.non_finite = NonFinite::Rollback;
+        let budget: fn(&mut TrainConfig) = |train| train.checkpoint.size_budget = Some(1 << 30);
+        let edits: [fn(&mut CheckpointConfig); 3] = [
+            |own| own.resume_every = Some(7),
+            |own| own.interval = Some(0),
+            |own| own.asynchronous = false,
+        ];
+        for edit in edits {
+            assert!(saves(edit, |_| ()), "a checkpoint that only a resume reads");
+            assert!(!saves(edit, rollback) && !saves(edit, budget));
+        }
+        assert!(!saves(|own| own.keep = Keep::EveryEpoch, |_| ()), "which are kept is a result");
+        assert_eq!(learnt_by(&TrainConfig::default()), TrainConfig::default());
     }
 }

@@ -72,6 +72,12 @@ pub enum TextError {
     /// A tokenizer that does not belong to the model.
     #[error("the tokenizer does not fit the model: {0}")]
     Tokenizer(String),
+    /// A text that is empty, or of characters that no token stands for.
+    #[error("nothing of the text `{shown}` has a token")]
+    Nothing {
+        /// Its beginning.
+        shown: String,
+    },
     /// Texts or labels that cannot be learnt from.
     #[error("{0}")]
     Texts(String),

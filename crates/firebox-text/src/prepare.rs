@@ -35,7 +35,7 @@ pub fn tokenise(
     let own = tokens.len() - before - after;
     let shown = || text.chars().take(40).collect::<String>();
     if own == 0 {
-        return Err(TextError::Texts(format!("nothing of the text `{}` has a token", shown())));
+        return Err(TextError::Nothing { shown: shown() });
     }
     let overlaps = |place: [usize; 2], [from, to]: [usize; 2]| place[0] < to && place[1] > from;
     let span = match span {

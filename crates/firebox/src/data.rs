@@ -24,7 +24,8 @@ pub(crate) struct ConvertFlags {
     #[arg(long, value_parser = crate::apply::at_least_one, value_name = "STEPS")]
     length: Option<usize>,
     /// What to do about arrays of float16 beside wider ones (or the reverse), of whole numbers, text or other values, of
-    /// another width than the first, of other axes, without a step, big-endian, or in Fortran order.
+    /// another width than the first, of other axes, without a step, big-endian, in Fortran order, damaged, or with NaN or
+    /// infinite values.
     #[arg(long, value_enum, default_value = "refuse")]
     odd: OddName,
     /// Size of a shard in MiB.

@@ -100,6 +100,50 @@ fn headers_and_columns() {
 }
 
 #[test]
+fn a_csv_that_ends_within_a_row_is_refused_whichever_columns_are_read() {
+    const CUT: &str =
+        "time,x,note,id\n2024-01-02,1,a,1\n2024-01-03,2,\"b\nc\",2\n2024-01-04,3,d,3\n2024-01-05,4";
+    let told = |said: String, found: &str| {
+        let expected = format!(
+            "a.csv, line 6: the file ends within a row: {found} and no end of the line, but the header names 4 columns: write the file anew if it was cut off, remove the row, or end its line if it is whole"
+        );
+        assert_eq!(said, expected);
+    };
+    let read = |content: &str, toml: &str| {
+        let files = Files::new();
+        files.write("a.csv", content);
+        let ways = [
+            files.ingest("a.csv", toml).map(|ingested| ingested.set.steps()),
+            firebox_data::read(&files.config("a.csv", toml), &firebox_core::Silent)
+                .map(|(set, _)| set.steps()),
+        ];
+        ways.map(|way| way.map_err(|error| crate::render(&error, files.0.path())))
+    };
+    let x = "columns = { channels = ['x'] }";
+    for (content, found) in [
+        (CUT.to_owned(), "2 fields"),
+        (format!("{CUT},e"), "3 fields"),
+        (format!("{CUT},\"e,f\""), "3 fields"),
+        (CUT[..CUT.len() - 4].to_owned(), "1 field"),
+        (format!("{CUT},{}", "e".repeat(20_000)), "3 fields"),
+    ] {
+        for way in read(&content, x) {
+            told(way.unwrap_err(), found);
+        }
+    }
+    // Whole rows need no end of the last line, short ones elsewhere none of the last fields, and lines of blanks nothing.
+    for (content, steps) in [
+        (format!("{CUT},e,5"), 4),
+        (format!("{CUT},\"e\nf\",5"), 4),
+        (format!("{CUT}\n"), 4),
+        (format!("{CUT},,"), 4),
+        (CUT.replace("2024-01-04,3,d,3", "2024-01-04,3") + ",e,4", 4),
+    ] {
+        assert_eq!(read(&content, x), [Ok(steps), Ok(steps)], "{content}");
+    }
+}
+
+#[test]
 fn values_of_csv() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,1.2.3\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1.2.3` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, list it in `data.csv.missing`");

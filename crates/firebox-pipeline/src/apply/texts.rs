@@ -12,7 +12,7 @@ use firebox_data::{TableColumn, TableWriter, read_plain_texts};
 use firebox_export::{Model, SavedModel, TextInput};
 use firebox_kernels::KeptWeights;
 use firebox_models::TextScores;
-use firebox_text::{TokenisedText, Tokenizer, best_span, tokenise, unknown_tokens};
+use firebox_text::{TextError, TokenisedText, Tokenizer, best_span, tokenise, unknown_tokens};
 use rayon::prelude::*;
 
 use super::run::Columns;
@@ -22,6 +22,8 @@ use crate::error::{PipelineError, at};
 
 /// Texts that are tokenised, sorted by length, and written at once.
 const GROUP: usize = 8192;
+/// Texts that are left out and told by their place.
+const NAMED: usize = 4;
 /// Batches are as long as their longest text, rounded up to this: few shapes, little padding.
 const STEP: usize = 16;
 /// Files that a folder of texts may hold.
@@ -48,7 +50,8 @@ pub(crate) fn clash(labels: &[String], evidence: bool) -> Option<(&String, Strin
     columns.next()
 }
 
-/// Applies a model of texts to tables and writes a row for each text, in the order of the tables.
+/// Applies a model of texts to tables and writes a row for each text that has a token, in the order of the tables.
+/// Training refuses texts that have none, so that no model has learnt what they mean: they are told, and have no row.
 /// `own` are the files of the model.
 pub(super) fn apply(
     mut saved: SavedModel,
@@ -147,6 +150,88 @@ struct Answers {
     spans: Option<Vec<Option<[usize; 2]>>>,
 }
 
+/// Texts of a file that have tokens.
+#[derive(Default)]
+struct Group<'a> {
+    /// The row of each in its table, counted from 1.
+    rows: Vec<i64>,
+    texts: Vec<&'a str>,
+    tokens: Vec<TokenisedText>,
+}
+
+/// Texts of which nothing has a token.
+#[derive(Default)]
+struct Empty {
+    texts: u64,
+    /// Where the first of them stand.
+    places: Vec<String>,
+}
+
+impl Empty {
+    fn add(&mut self, file: &Path, row: usize) {
+        self.texts += 1;
+        if self.places.len() < NAMED {
+            self.places.push(format!("row {row} of {}", file.display()));
+        }
+    }
+
+    /// What is to be said of them beside so many texts that are written, if there are any.
+    fn told(&self, written: u64) -> Result<Option<String>, PipelineError> {
+        let all = count(written + self.texts, "text");
+        if written == 0 {
+            return Err(refused(format!(
+                "each of {all} is empty, or nothing of it has a token: there is nothing to write\n  \
+                 name the column of the texts if it is another one, with --set text.columns.text=COLUMN"
+            )));
+        }
+        let (be, of, row) = match self.texts {
+            0 => return Ok(None),
+            1 => ("is", "it", "it has no row"),
+            _ => ("are", "them", "they have no rows"),
+        };
+        let more = match self.texts - self.places.len() as u64 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Ok(Some(format!(
+            "{} of {all} {be} empty, or nothing of {of} has a token, and {row} in the result: {}{more}",
+            self.texts,
+            self.places.join(", ")
+        )))
+    }
+}
+
+/// The tokens of texts of a file, of which so many lie before them, by a tokenizer and at most so many of each. Those
+/// that have none are noted as empty.
+fn tokenised<'a>(
+    (tokenizer, longest): (&Tokenizer, usize),
+    (file, first): (&Path, usize),
+    texts: &'a [String],
+    empty: &mut Empty,
+) -> Result<Group<'a>, PipelineError> {
+    let one = |(row, text): (usize, &String)| match tokenise(tokenizer, text, None, longest) {
+        Ok(tokens) => Ok(Some(tokens)),
+        Err(TextError::Nothing { .. }) => Ok(None),
+        Err(error) => {
+            Err(refused(format!("row {} of {}: {error}", first + row + 1, file.display())))
+        }
+    };
+    let made = texts.par_iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
+    let mut group = Group::default();
+    for (place, (text, tokens)) in texts.iter().zip(made).enumerate() {
+        let row = first + place + 1;
+        match tokens {
+            None => empty.add(file, row),
+            Some(tokens) => {
+                group.rows.push(row as i64);
+                group.texts.push(text);
+                group.tokens.push(tokens);
+            }
+        }
+    }
+    Ok(group)
+}
+
 impl Work<'_> {
     /// Every table. `None` if it was stopped.
     fn all(
@@ -166,19 +251,24 @@ impl Work<'_> {
             what: format!("predictions of {}", count(self.labels.len() as u64, "label")),
             seconds: 0.0,
         };
-        let (mut cut, mut unknown) = (0, [0, 0]);
+        let (mut cut, mut unknown, mut empty) = (0, [0, 0], Empty::default());
+        let how = (&self.tokenizer, self.input.longest);
         for file in files {
             let texts = read_plain_texts(file, column)?;
-            let before = applied.windows;
+            let before = applied.windows + empty.texts;
             for (group, texts) in texts.chunks(GROUP).enumerate() {
-                let tokens = self.tokens(file, group * GROUP, texts)?;
+                let Group { rows, texts: read, tokens } =
+                    tokenised(how, (file, group * GROUP), texts, &mut empty)?;
+                if rows.is_empty() {
+                    continue;
+                }
                 cut += tokens.iter().filter(|text| text.cut > 0).count();
                 let [found, all] = unknown_tokens(&self.tokenizer, &tokens);
                 unknown = [unknown[0] + found, unknown[1] + all];
                 let progress = |done: usize| {
                     self.listener.on(&Event::Progress {
                         stage: "apply".to_owned(),
-                        done: applied.windows + done as u64,
+                        done: applied.windows + empty.texts + done as u64,
                         total: before + texts.len() as u64,
                         unit: "texts".to_owned(),
                     });
@@ -190,9 +280,12 @@ impl Work<'_> {
                     applied.width = answers.numbers.len() / tokens.len().max(1);
                     applied.what = format!("vectors of {}", applied.width);
                 }
-                applied.windows += texts.len() as u64;
-                table.write(self.columns(file, group * GROUP, texts, &tokens, answers))?;
+                applied.windows += rows.len() as u64;
+                table.write(self.columns(file, rows, &read, &tokens, answers))?;
             }
+        }
+        if let Some(message) = empty.told(applied.windows)? {
+            self.listener.on(&Event::Warning { message });
         }
         if cut > 0 {
             let message = format!(
@@ -207,20 +300,6 @@ impl Work<'_> {
             self.listener.on(&Event::Warning { message });
         }
         Ok(Some(applied))
-    }
-
-    fn tokens(
-        &self,
-        file: &Path,
-        first: usize,
-        texts: &[String],
-    ) -> Result<Vec<TokenisedText>, PipelineError> {
-        let one = |(row, text): (usize, &String)| {
-            tokenise(&self.tokenizer, text, None, self.input.longest).map_err(|error| {
-                refused(format!("row {} of {}: {error}", first + row + 1, file.display()))
-            })
-        };
-        texts.par_iter().enumerate().map(one).collect()
     }
 
     /// What the model says, batch by batch of texts of like length. `None` if it was stopped.
@@ -286,13 +365,12 @@ impl Work<'_> {
     fn columns(
         &self,
         file: &Path,
-        first: usize,
-        texts: &[String],
+        rows: Vec<i64>,
+        texts: &[&str],
         tokens: &[TokenisedText],
         answers: Answers,
     ) -> Columns {
         let name = file.display().to_string();
-        let rows = (0..texts.len()).map(|row| (first + row + 1) as i64).collect();
         let mut columns = vec![
             (PLACE[0].to_owned(), TableColumn::Text(vec![name; texts.len()])),
             (PLACE[1].to_owned(), TableColumn::Whole(rows)),
@@ -327,7 +405,7 @@ impl Work<'_> {
 }
 
 /// The evidence, as characters from its first to the one after its last, and as it stands in the text.
-fn evidence(texts: &[String], tokens: &[TokenisedText], spans: &[Option<[usize; 2]>]) -> Columns {
+fn evidence(texts: &[&str], tokens: &[TokenisedText], spans: &[Option<[usize; 2]>]) -> Columns {
     let (mut from, mut to, mut said) = (vec![], vec![], vec![]);
     for ((text, tokens), span) in texts.iter().zip(tokens).zip(spans) {
         let bytes =
@@ -364,4 +442,35 @@ fn padded(
 
 fn read(values: Tensor<2>) -> Vec<f32> {
     values.into_data().convert::<f32>().iter::<f32>().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use firebox_text::WordPieceTraining;
+
+    #[test]
+    fn texts_without_a_token_are_left_out_and_the_others_keep_their_rows() {
+        let training = WordPieceTraining { least: 1, ..WordPieceTraining::default() };
+        let tokenizer = training.train(["late or lost", "late", "lost"]).unwrap();
+        let texts = ["late", "", "  \t", "lost", "\u{200b}"].map(str::to_owned);
+        let mut empty = Empty::default();
+        let file = Path::new("a.csv");
+        let group = tokenised((&tokenizer, 9), (file, 10), &texts, &mut empty).unwrap();
+        assert_eq!((group.rows, group.texts), (vec![11, 14], vec!["late", "lost"]));
+        assert_eq!(group.tokens.len(), 2);
+        assert_eq!(
+            empty.told(2).unwrap().unwrap(),
+            "3 of 5 texts are empty, or nothing of them has a token, and they have no rows in the result: row 12 of a.csv, row 13 of a.csv, row 15 of a.csv"
+        );
+        tokenised((&tokenizer, 9), (file, 15), &texts[..3], &mut empty).unwrap();
+        let said = empty.told(3).unwrap().unwrap();
+        assert!(said.ends_with("row 15 of a.csv, row 17 of a.csv and 1 more"), "{said}");
+        let said = empty.told(0).unwrap_err().to_string();
+        assert!(
+            said.starts_with("each of 5 texts is empty, or nothing of it has a token"),
+            "{said}"
+        );
+        assert_eq!(Empty::default().told(3).unwrap(), None);
+    }
 }

@@ -264,16 +264,56 @@ fn arrays_of_other_types_axes_and_orders_are_refused_or_left_out() {
 }
 
 #[test]
-fn a_type_that_numpy_lacks_and_a_cut_array_stay_errors() {
+fn a_type_that_numpy_lacks_and_a_cut_array_are_errors_with_the_way_out() {
     let root = tempfile::tempdir().unwrap();
     let arrays = root.path().join("arrays");
     array(&arrays.join("b.npy"), &[4, 2], false, |_| 1.0);
-    let config = ConvertConfig { odd: Odd::Skip, ..ConvertConfig::default() };
-    let go = || convert(&arrays, &root.path().join("out"), &config, &Silent).unwrap_err();
+    let go = || {
+        let config = ConvertConfig::default();
+        convert(&arrays, &root.path().join("out"), &config, &Silent).unwrap_err()
+    };
+    let way_out = "\n  mend or remove it, or leave such arrays out with --odd skip";
     write(&arrays.join("a.npy"), &[4], "<x8", |_| vec![0; 8]);
     assert!(go().to_string().contains("a.npy is not a valid"), "{}", go());
+    assert!(go().to_string().ends_with(way_out) && go().is_bad_input(), "{}", go());
     write(&arrays.join("a.npy"), &[4], ">f4", |_| vec![0; 3]);
     assert!(go().to_string().contains("it is cut off: "), "{}", go());
+    assert!(go().to_string().ends_with(way_out), "{}", go());
+}
+
+#[test]
+fn damaged_arrays_and_those_that_are_not_finite_are_left_out_and_named() {
+    let root = tempfile::tempdir().unwrap();
+    let arrays = root.path().join("arrays");
+    let config = ConvertConfig { odd: Odd::Skip, length: 3, ..ConvertConfig::default() };
+    let go = |name: &str| convert(&arrays, &root.path().join(name), &config, &Silent);
+    // The first would have given the others its channels.
+    array(&arrays.join("a.npy"), &[4, 3], false, |at| if at == 4 { f32::NAN } else { 1.0 });
+    let said = go("nothing").unwrap_err();
+    assert!(said.is_bad_input());
+    let expected =
+        "a.npy, holds numbers that are not finite in float32 (NaN in sample 0, step 1, channel 1)";
+    assert!(said.to_string().ends_with(expected), "{said}");
+    array(&arrays.join("x/b.npy"), &[4, 2], false, |at| at as f32);
+    array(&arrays.join("y/cut.npy"), &[4, 2], false, |_| 1.0);
+    let bytes = fs::read(arrays.join("y/cut.npy")).unwrap();
+    fs::write(arrays.join("y/cut.npy"), &bytes[..bytes.len() - 1]).unwrap();
+    fs::write(arrays.join("y/text.npy"), "no array").unwrap();
+    write(&arrays.join("z/huge.npy"), &[2, 3, 2], "<f8", |at| {
+        (if at == 9 { -1e300f64 } else { 1.0 }).to_le_bytes().to_vec()
+    });
+    // What is cut away is not looked at.
+    array(&arrays.join("z/later.npy"), &[4, 2], false, |at| if at < 6 { 2.0 } else { f32::NAN });
+    let converted = go("kept").unwrap();
+    assert_eq!((converted.samples, converted.shape), (2, [3, 2]));
+    assert_eq!(converted.classes, ["x", "z"]);
+    let end = "; 2 left out (`a.npy`, `z/huge.npy`): each holds numbers that are not finite in float32 (the first: NaN in sample 0, step 1, channel 1); 2 left out (`y/cut.npy`, `y/text.npy`): each is no valid .npy file (the first: it is cut off: 159 of 160 bytes)";
+    assert!(converted.to_string().ends_with(end), "{converted}");
+    let samples = Samples::open(&root.path().join("kept"), true).unwrap();
+    assert_eq!(samples.name(1), Some("z/later"));
+    assert_eq!(values(&samples, 0), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(values(&samples, 1), [2.0; 6]);
+    assert_eq!(go("kept").unwrap(), converted);
 }
 
 #[test]
@@ -288,6 +328,7 @@ fn arrays_that_are_cut_off_or_hold_no_number_are_named() {
     let said = go("nan");
     let expected = "a.npy, sample 0, step 0, channel 0: NaN cannot be stored as f32\n  correct";
     assert!(said.contains(expected), "{said}");
+    assert!(said.contains("or leave such arrays out with --odd skip"), "{said}");
     assert!(go("arrays").contains("lies within the other"), "{}", go("arrays"));
     assert!(go("arrays/shards").contains("lies within the other"));
     let path = arrays.join("a.npy");

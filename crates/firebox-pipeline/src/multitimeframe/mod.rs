@@ -24,7 +24,7 @@ use crate::config::{LoaderTable, ModelConfig};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, MODEL, MODELS, Shown};
-use crate::keys::{Keys, json, ordered};
+use crate::keys::{Keys, json, learnt_by, ordered};
 use crate::online;
 use crate::stages::Run;
 use crate::unread::{not_evaluated_by, only_evaluates_by};
@@ -109,7 +109,7 @@ impl Chain for Multitimeframe {
         let training = online::varied(training, config, &arithmetic)
             .upstream("windows", keys.windows)
             .field("multitimeframe", json(&settings(config).trained_only()))
-            .field("train", json(&config.train))
+            .field("train", json(&learnt_by(&config.train)))
             .field("precision", config.run.precision.to_string())
             .field("seed", config.run.seed.to_le_bytes())
             .field("arithmetic", arithmetic)

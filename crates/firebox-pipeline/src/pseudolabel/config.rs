@@ -7,11 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::config::check_masking;
 use crate::error::PipelineError;
 
+/// Clusters at most. Those of an iteration are named as those of the one before by the Hungarian method, whose steps are
+/// up to the cube of their number: half a second for a thousand, some five for these.
+const MOST_CLUSTERS: usize = 2048;
+
 /// `[pseudolabel]`: an encoder that learns from its own clusters, again and again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PseudolabelConfig {
-    /// Clusters, which are the classes that are trained; at least 2. R4: 5. Deep clustering works
+    /// Clusters, which are the classes that are trained; from 2 to 2048. R4: 5. Deep clustering works
     /// best with more than there are true classes (Caron et al., 2018).
     pub clusters: usize,
     /// Most iterations of clustering and training; at least 1. R4: 10.
@@ -57,7 +61,12 @@ impl PseudolabelConfig {
             )))
         };
         if self.clusters < 2 {
-            return refuse("clusters", self.clusters.to_string(), "at least 2");
+            return refuse("clusters", self.clusters.to_string(), "from 2 to 2048");
+        }
+        if self.clusters > MOST_CLUSTERS {
+            let allowed = "from 2 to 2048, as naming clusters after those of the iteration before takes the cube of their \
+                           number\n  set fewer; finer groups can be found afterwards in the vectors that `firebox embed` writes";
+            return refuse("clusters", self.clusters.to_string(), allowed);
         }
         if !(1..=1000).contains(&self.iterations) {
             return refuse("iterations", self.iterations.to_string(), "from 1 to 1000");
@@ -87,7 +96,13 @@ mod tests {
             let error = config.validate().unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         };
-        refused("clusters = 1", "`pseudolabel.clusters` is 1");
+        refused("clusters = 1", "`pseudolabel.clusters` is 1; it must be from 2 to 2048");
+        refused(
+            "clusters = 2049",
+            "`pseudolabel.clusters` is 2049; it must be from 2 to 2048, as naming",
+        );
+        refused("clusters = 2049", "\n  set fewer; ");
+        toml::from_str::<PseudolabelConfig>("clusters = 2048").unwrap().validate().unwrap();
         refused("iterations = 0", "`pseudolabel.iterations` is 0");
         refused("settled = 1.0", "`pseudolabel.settled` is 1");
         refused("restarts = 0", "`pseudolabel.restarts` is 0");

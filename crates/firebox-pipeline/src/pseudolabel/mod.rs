@@ -28,7 +28,7 @@ use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
-use crate::keys::{Keys, json, ordered};
+use crate::keys::{Keys, json, learnt_by, ordered};
 use crate::online;
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, split_reasons};
@@ -76,7 +76,7 @@ impl Chain for Pseudolabel {
         let training = online::varied(training, config, &arithmetic)
             .upstream("windows", keys.windows)
             .field("pseudolabel", json(&settings(config)))
-            .field("train", json(&config.train))
+            .field("train", json(&learnt_by(&config.train)))
             .field("batch_size", config.loader.batch_size.to_le_bytes())
             .field("precision", config.run.precision.to_string())
             .field("seed", config.run.seed.to_le_bytes())

@@ -23,7 +23,7 @@ use crate::chain::{Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::{effective, upload_ahead};
-use crate::folder::{Conclusion, begun, conclusion, steps_whole, written_anew};
+use crate::folder::{Conclusion, begun, conclusion, replay, steps_whole, written_anew};
 use crate::kept::is_kept;
 use crate::keys::Keys;
 use crate::pools::pools;
@@ -214,6 +214,7 @@ fn already_done(
             detail: "the finished run is there and whole".to_owned(),
         });
     }
+    scored(path).iter().for_each(|event| listener.on(event));
     Finished {
         run: path.to_path_buf(),
         report: path.join("report.html"),
@@ -222,6 +223,19 @@ fn already_done(
         verdict: said.verdict.clone(),
         remade: 0,
     }
+}
+
+/// What a finished run told of its model when it ended, as far as its log can be read.
+fn scored(path: &Path) -> Vec<Event> {
+    let mut scored = vec![];
+    // What no log can tell, scores.json and the report do: they are whole.
+    let _ = replay(path, &mut |event| match event {
+        // The last attempt is the one that finished.
+        Event::RunStarted { .. } => scored.clear(),
+        Event::Scored { .. } => scored.push(event.clone()),
+        _ => {}
+    });
+    scored
 }
 
 /// What a run's training said when it ended, if it ended under this key.
