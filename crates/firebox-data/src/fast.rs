@@ -3,9 +3,9 @@
 //! [`clean`](crate::clean::clean), whose rules it applies.
 //!
 //! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: series of
-//! which nothing is left, runs of a million missing values that may be filled. So are files whose columns
-//! differ or whose names are the same, classes of which two are the same number, and whatever cannot be read. A record
-//! batch of an Arrow file is decoded as a whole, and so is such a file whose columns in use are dictionaries or nested.
+//! which nothing is left, runs of a million missing values that may be filled. So are files whose columns differ or whose
+//! names are the same, classes of which two are the same number, and whatever cannot be read. A record batch of an Arrow
+//! file is decoded as a whole, and so is such a file whose columns in use are nested, or numbers of a dictionary of them.
 //! What is kept of each series is its name and its counts; labels are held once the result is opened.
 //!
 //! What is to be known before rows are taken, and is found while they are, makes reading begin anew ([`How`]):

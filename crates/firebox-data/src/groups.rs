@@ -83,6 +83,12 @@ impl<'a> Groups<'a> {
             Stored::Arrow(batches) => batches.can_decode(&mapping),
         };
         (can_decode && declared.all_can_be_read()).then_some(())?;
+        let stored = match stored {
+            Stored::Arrow(batches) => {
+                Stored::Arrow(Box::new(batches.with_dictionaries(file.bytes(), &mapping)?))
+            }
+            stored => stored,
+        };
         let rows = stored.rows(file.bytes())?;
         Some(Self { input, config, file, stored, rows, mapping })
     }

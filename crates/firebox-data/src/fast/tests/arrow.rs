@@ -30,7 +30,7 @@ fn write(path: &std::path::Path, table: &DataFrame, seed: u64) {
 #[test]
 fn batches_of_an_arrow_file_are_put_together_as_on_the_long_way() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut taken, mut refused) = (0, 0);
+    let (mut taken, mut refused, mut dictionaries) = (0, 0, 0);
     for seed in 0..200 {
         let rows = 2 + (Stream::new(seed, "rows").draws().uniform_f64() * 60.0) as usize;
         let mut table = odd_bars(seed, rows);
@@ -39,7 +39,15 @@ fn batches_of_an_arrow_file_are_put_together_as_on_the_long_way() {
         table.insert_column(2, Column::new("text".into(), texts)).unwrap();
         if seed % 4 == 1 {
             let names: Vec<String> = (0..rows).map(|row| format!("s{}", row / 17)).collect();
-            table.insert_column(0, Column::new("symbol".into(), names)).unwrap();
+            let mut names = Column::new("symbol".into(), names);
+            if seed % 8 == 1 {
+                // As numbers of a dictionary.
+                let known: Vec<String> = (0..4).map(|series| format!("s{series}")).collect();
+                let known = FrozenCategories::new(known.iter().map(String::as_str)).unwrap();
+                let kind = DataType::from_frozen_categories(known);
+                names = names.cast(&kind).unwrap();
+            }
+            table.insert_column(0, names).unwrap();
         }
         let path = folder.path().join(format!("{seed}.arrow"));
         write(&path, &table, seed);
@@ -63,11 +71,13 @@ fn batches_of_an_arrow_file_are_put_together_as_on_the_long_way() {
             let is_odd = is_left(&found, &expected);
             taken += usize::from(found.is_ok());
             refused += usize::from(found.is_err() && !is_odd);
+            dictionaries += usize::from(found.is_ok() && seed % 8 == 1);
             let errors = [found.as_ref().err(), expected.as_ref().err()];
             assert!(is_odd || found == expected, "{seed}: {errors:?}, {:?}", config.checks);
         }
     }
-    assert!(taken > 200 && refused > 100, "{taken} taken, {refused} refused");
+    let counts = format!("{taken} taken, {refused} refused, {dictionaries} with dictionaries");
+    assert!(taken > 200 && refused > 100 && dictionaries > 20, "{counts}");
 }
 
 #[test]
