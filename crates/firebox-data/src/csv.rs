@@ -3,6 +3,8 @@
 //! Polars says only that something did not parse; on failure the file is looked through again, so
 //! that the message can name the row and the value.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -165,55 +167,62 @@ pub(crate) fn check_end(path: &Path, csv: &Csv, columns: usize) -> Result<(), Da
 
 /// The same for a separator.
 pub(crate) fn check_last_line(path: &Path, separator: u8, columns: usize) -> Result<(), DataError> {
-    let read = DataError::io("read", path);
-    let last = tail(path).map_err(read)?;
-    let fields_of = |line: &[u8]| fields(&String::from_utf8_lossy(line), separator).len();
-    if last.trim_ascii().is_empty() || fields_of(&last) >= columns {
+    let io = |error| DataError::io("read", path)(error);
+    let last = tail(path).map_err(io)?;
+    let whole = |last: &[u8]| {
+        let fields = fields(&String::from_utf8_lossy(last), separator).len();
+        last.trim_ascii().is_empty() || fields >= columns
+    };
+    if last.as_deref().is_some_and(whole) {
         return Ok(());
     }
     // Its begin may be within quotes, which only the whole file tells.
-    let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
-    let (mut quoted, mut lines, mut begin) = (false, 1, 0);
-    for (place, byte) in bytes.iter().enumerate() {
-        quoted ^= *byte == b'"';
-        if *byte == b'\n' {
-            lines += 1;
-            if !quoted {
-                begin = place + 1;
+    let (mut quoted, mut lines, mut fields, mut holds) = (false, 1, 1, false);
+    let mut file = BufReader::new(File::open(path).map_err(io)?);
+    loop {
+        let bytes = file.fill_buf().map_err(io)?;
+        if bytes.is_empty() {
+            break;
+        }
+        for byte in bytes {
+            quoted ^= *byte == b'"';
+            lines += usize::from(*byte == b'\n');
+            if *byte == b'\n' && !quoted {
+                (fields, holds) = (1, false);
+            } else {
+                fields += usize::from(*byte == separator && !quoted);
+                holds |= !byte.is_ascii_whitespace();
             }
         }
+        let read = bytes.len();
+        file.consume(read);
     }
-    let found = fields_of(&bytes[begin..]);
     // A quote that is never closed is told by who reads the rows.
-    if quoted || bytes[begin..].trim_ascii().is_empty() || found >= columns {
+    if quoted || !holds || fields >= columns {
         return Ok(());
     }
     let problem = format!(
         "the file ends within a row: {} and no end of the line, but the header names {}: write the file anew if it was \
          cut off, remove the row, or end its line if it is whole",
-        count(found as u64, "field"),
+        count(fields as u64, "field"),
         count(columns as u64, "column")
     );
     Err(DataError::line(path, lines, problem))
 }
 
-/// What stands behind the last end of a line.
-fn tail(path: &Path) -> std::io::Result<Vec<u8>> {
-    use std::io::{Read, Seek, SeekFrom};
-    let mut file = std::fs::File::open(path)?;
-    let all = file.metadata()?.len();
-    let mut wanted = 1 << 12;
-    loop {
-        let begin = all.saturating_sub(wanted);
-        file.seek(SeekFrom::Start(begin))?;
-        let mut tail = Vec::new();
-        file.read_to_end(&mut tail)?;
-        match tail.iter().rposition(|byte| *byte == b'\n') {
-            Some(end) => return Ok(tail.split_off(end + 1)),
-            None if begin == 0 => return Ok(tail),
-            None => wanted *= 2,
-        }
-    }
+/// What stands behind the last end of a line, if that is not long.
+fn tail(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    const MOST: u64 = 1 << 16;
+    let mut file = File::open(path)?;
+    let begin = file.metadata()?.len().saturating_sub(MOST);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail)?;
+    let end = tail.iter().rposition(|byte| *byte == b'\n');
+    Ok(match end {
+        Some(end) => Some(tail.split_off(end + 1)),
+        None => Some(tail).filter(|_| begin == 0),
+    })
 }
 
 /// Reads the columns of the mapping.

@@ -33,6 +33,7 @@ mod taken;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -56,8 +57,8 @@ pub(crate) enum Stop {
     Apart,
     /// Rows follow too soon by this interval, and are to be left out.
     Crowded(i64),
-    /// These channels have no value, and are to be left out.
-    Void(Vec<String>),
+    /// These channels have no value, and are to be left out; so are rows that follow too soon by this interval, if any.
+    Void(Vec<String>, Option<i64>),
     /// The disk refuses, or the policies do.
     Failed(DataError),
 }
@@ -167,7 +168,10 @@ impl How {
         match stop {
             Stop::Apart if self.sorted.is_none() && !in_memory => how.sorted = Some(BLOCK),
             Stop::Crowded(interval) if self.spacing.is_none() => how.spacing = Some(*interval),
-            Stop::Void(channels) if self.void.is_empty() => how.void.clone_from(channels),
+            Stop::Void(channels, spacing) if self.void.is_empty() => {
+                how.void.clone_from(channels);
+                how.spacing = *spacing;
+            }
             _ => return None,
         }
         Some(how)
@@ -186,6 +190,14 @@ pub(crate) fn read(
     let paths: HashSet<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     known((paths.len() == inputs.len()).then_some(()))?;
     let mut how = How::default();
+    // Of files that are read once more nobody hears again.
+    let most = Cell::new(0);
+    let files = |done| {
+        if most.replace(most.get().max(done)) < done {
+            (told.files)(done);
+        }
+    };
+    let told = &Told { files: &files, timed: told.timed };
     loop {
         let found = all((inputs, config, zone), &how, sink.anew(), told);
         match found.as_ref().err().and_then(|stop| how.after(stop, sink.is_memory())) {

@@ -359,7 +359,7 @@ impl Reading<'_> {
                     steps: rows.len(),
                     rows: match contiguous {
                         true => Rows::From(range.start + 1),
-                        false => Rows::Each(rows.iter().map(|row| row + 1).collect()),
+                        false => Rows::Each(rows.iter().map(|row| *row as usize + 1).collect()),
                     },
                 }],
             }

@@ -116,7 +116,7 @@ fn telling_column_of(input: &Input, config: &DataConfig, zone: &Zone) -> Option<
     let wanted: Vec<String> = columns.iter().chain([&time]).cloned().collect();
     let frame = first_rows(input, config, declared.as_ref(), &wanted)?;
     let reading = Reading { input, config, zone, frame: &frame, mapping: &mapping };
-    let times = reading.times(&time).ok()?;
+    let times = reading.times_of_clocks(&time).ok()?;
     let series = |column: &String| {
         let mut interner = Interner::default();
         let codes = reading.codes(column, &mut interner).ok()?;
@@ -145,11 +145,13 @@ fn first_rows(
 }
 
 /// How many series these names make, if the rows of each are in the order of their times, and they alone are.
-fn told_apart(times: &[i64], names: &[u32]) -> Option<usize> {
+fn told_apart((times, zone): &(Vec<i64>, Zone), names: &[u32]) -> Option<usize> {
     let mut last = HashMap::new();
     for (time, name) in times.iter().zip(names) {
-        let before = last.insert(*name, *time);
-        if *name == NO_LABEL || before.is_some_and(|before| before >= *time) {
+        let (mut time, before) = ([*time], last.get(name).copied());
+        zone.settle(&mut time, before);
+        last.insert(*name, time[0]);
+        if *name == NO_LABEL || before.is_some_and(|before| before >= time[0]) {
             return None;
         }
     }
@@ -162,6 +164,18 @@ fn told_apart(times: &[i64], names: &[u32]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn series_are_told_apart_where_clocks_are_put_back() {
+        let Ok(zone) = Zone::named(Some("Europe/Zurich")) else { panic!("the zone is known") };
+        let moments = (0..40).map(|step| 1_698_537_600 + 600 * (step / 2));
+        let local = moments.map(|time| time + if time < 1_698_541_200 { 7200 } else { 3600 });
+        let mut times: Vec<i64> = local.map(|second| second * 1_000_000).collect();
+        zone.to_utc(&mut times).unwrap();
+        let names: Vec<u32> = (0..40).map(|step| step % 2).collect();
+        assert_eq!(told_apart(&(times.clone(), zone), &names), Some(2));
+        assert_eq!(told_apart(&(times, Zone::Utc), &names), None);
+    }
 
     const HINT: &str = "name the column that tells them apart in `data.columns.series`";
 

@@ -416,6 +416,8 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
         // What a name of a column and of a file means was once decided by the order of the files.
         key = key.field("names", "told apart");
     }
+    // A CSV file that ends within a row is refused, and was not once: what was stored of one is still taken, so that nobody
+    // who has whole files reads and trains anew.
     if config.columns.time_zone.is_some() {
         // Which of two moments a clock showed was once told by the row before, of whatever series.
         key = key.field("clocks", "of each series");

@@ -9,19 +9,22 @@ use crate::{DataError, TimeUnit};
 
 /// The end of the year 2299: no data is from then.
 const FARTHEST: i64 = 10_413_792_000_000_000;
+/// What lies between two times that are no farther than this can be counted, too.
+const COUNTABLE: u64 = i64::MAX as u64 / 2;
+const NOT_COUNTABLE: &str =
+    "is beyond the times that 64 bits of microseconds hold: check `data.columns.time_unit`";
 
 impl Reading<'_> {
-    /// A column as times: those that clocks show twice are the first of the two.
-    pub(crate) fn times(&self, name: &str) -> Result<Vec<i64>, DataError> {
-        self.times_of_clocks(name).map(|(times, _)| times)
-    }
-
-    /// The same with the zone of the clocks that showed them, by which they are still to be
-    /// [settled](Zone::settle), series by series.
+    /// A column as times, and the zone of the clocks that showed them, by which they are still to be
+    /// [settled](Zone::settle), series by series: until then, those that clocks show twice are the first of the two.
     pub(crate) fn times_of_clocks(&self, name: &str) -> Result<(Vec<i64>, Zone), DataError> {
         let (mut times, local) = self.as_written(name)?;
         if local {
             self.local(name, &mut times)?;
+        }
+        if let Some(row) = times.iter().position(|time| time.unsigned_abs() > COUNTABLE) {
+            let (time, problem) = (times[row].to_string(), NOT_COUNTABLE.to_owned());
+            return Err(self.bad_time(row, name, &time, problem));
         }
         let zone = if local { *self.zone } else { Zone::Utc };
         let unit = self.config.columns.time_unit;
@@ -118,8 +121,7 @@ impl Reading<'_> {
                 return Err(self.bad_time(row, name, "", "has no time".to_owned()));
             };
             epoch(number, unit).ok_or_else(|| {
-                let problem = "is beyond the times that 64 bits of microseconds hold: check `data.columns.time_unit`";
-                self.bad_time(row, name, &number.to_string(), problem.to_owned())
+                self.bad_time(row, name, &number.to_string(), NOT_COUNTABLE.to_owned())
             })
         };
         numbers.iter().enumerate().map(time).collect()

@@ -47,7 +47,7 @@ fn blocks(
     let path = &input.path;
     let names = csv::header(path, &config.csv).map_err(|_| Stop::Odd)?;
     let mapping = Mapping::new(path, &names, &config.columns).map_err(|_| Stop::Odd)?;
-    csv::check_end(path, &config.csv, names.len()).map_err(|_| Stop::Odd)?;
+    csv::check_end(path, &config.csv, names.len())?;
     let mut file = File::open(path).map_err(|_| Stop::Odd)?;
     let bytes = file.metadata().map_or(0, |about| about.len());
     let mut block = Vec::new();
@@ -64,7 +64,12 @@ fn blocks(
             // Blank lines at the end are no rows.
             false => {
                 let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
-                block.iter().rposition(|byte| !is_end(byte)).map_or(0, |last| last + 1)
+                let end = block.iter().rposition(|byte| !is_end(byte)).map_or(0, |last| last + 1);
+                let mut ends = block[end..].split_inclusive(|byte| *byte == b'\n');
+                if !ends.all(|end| matches!(end, b"\n" | b"\r\n")) {
+                    return Err(Stop::Odd);
+                }
+                end
             }
         };
         let begin = if first { first_line(&block[..end]).unwrap_or(end) } else { 0 };

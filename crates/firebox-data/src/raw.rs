@@ -76,7 +76,7 @@ pub(crate) struct Piece {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Rows {
     From(usize),
-    Each(Vec<u32>),
+    Each(Vec<usize>),
     /// All from the first on but those that are gone, counted from there.
     Without {
         first: usize,
@@ -132,7 +132,6 @@ impl RawSeries {
         let mut pieces: Vec<Piece> = vec![];
         for row in rows {
             let (path, place) = self.place(*row as usize);
-            let place = place as u32;
             match pieces.last_mut() {
                 Some(Piece { path: last, steps, rows: Rows::Each(rows) }) if *last == path => {
                     rows.push(place);
@@ -150,7 +149,7 @@ impl RawSeries {
             if step < piece.steps {
                 let row = match &piece.rows {
                     Rows::From(first) => first + step,
-                    Rows::Each(rows) => rows[step] as usize,
+                    Rows::Each(rows) => rows[step],
                     Rows::Without { first, gone } => first + gone.outside(step),
                 };
                 return (Arc::clone(&piece.path), row);

@@ -9,7 +9,7 @@ use crate::TimeUnit;
 
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
-/// Offsets of zones change on full quarter hours, so all times of one share theirs.
+/// Offsets of most zones change on full quarter hours.
 const QUARTER: i64 = 15 * 60 * SECOND;
 
 /// A time as it is written: in UTC, or in a zone that is not written with it.
@@ -234,28 +234,18 @@ impl Zone {
     /// [settled](Self::settle). `Err` holds the row of a skipped time.
     pub(crate) fn to_utc(self, times: &mut [i64]) -> Result<(), (usize, Skipped)> {
         let Self::Named(zone) = self else { return Ok(()) };
-        let mut known: Option<(i64, i64)> = None;
+        let mut offsets = by_quarters(|time| Some(time - instants(zone, &naive(time)?)?.0));
         for (row, time) in times.iter_mut().enumerate() {
-            let quarter = time.div_euclid(QUARTER);
-            let offset = match known.filter(|(known, _)| *known == quarter) {
-                Some((_, offset)) => offset,
-                None => {
-                    let local = DateTime::from_timestamp_micros(*time).map(|time| time.naive_utc());
-                    let both = local.and_then(|local| instants(zone, &local));
-                    let (earlier, _) = both.ok_or((row, Skipped))?;
-                    *time - earlier
-                }
-            };
-            known = Some((quarter, offset));
-            *time -= offset;
+            *time -= offsets(*time).ok_or((row, Skipped))?;
         }
         Ok(())
     }
 
     /// Settles the times of one series, in the order of its rows: one that clocks show twice is the second of the two if
     /// the row before it, `before` the first, is as late as the first of them.
-    pub(crate) fn settle(&self, times: &mut [i64], mut before: Option<i64>) {
-        let mut shifts = self.shifts();
+    pub(crate) fn settle(self, times: &mut [i64], mut before: Option<i64>) {
+        let Self::Named(zone) = self else { return };
+        let mut shifts = by_quarters(|time| shift(zone, time));
         for time in times {
             if let Some(shift) = shifts(*time)
                 && before.is_some_and(|before| before >= *time)
@@ -267,29 +257,40 @@ impl Zone {
     }
 
     /// Whether one of these is the first of two moments that clocks show alike.
-    pub(crate) fn shows_twice(&self, times: &[i64]) -> bool {
-        let mut shifts = self.shifts();
+    pub(crate) fn shows_twice(self, times: &[i64]) -> bool {
+        let Self::Named(zone) = self else { return false };
+        let mut shifts = by_quarters(|time| shift(zone, time));
         times.iter().any(|time| shifts(*time).is_some())
     }
+}
 
-    /// How much later clocks show the same as at a moment once more, if they do.
-    fn shifts(&self) -> impl FnMut(i64) -> Option<i64> + use<> {
-        let zone = *self;
-        let mut known: Option<(i64, Option<i64>)> = None;
-        move |time| {
-            let Self::Named(zone) = zone else { return None };
-            let quarter = time.div_euclid(QUARTER);
-            if let Some((_, shift)) = known.filter(|(known, _)| *known == quarter) {
-                return shift;
-            }
-            let local = DateTime::from_timestamp_micros(time)
-                .map(|time| time.with_timezone(&zone).naive_local());
-            let both = local.and_then(|local| instants(zone, &local));
-            let shift = both.map(|(_, later)| later - time).filter(|shift| *shift > 0);
-            known = Some((quarter, shift));
-            shift
+/// How much later clocks show the same as at a moment once more, if they do.
+fn shift(zone: chrono_tz::Tz, time: i64) -> Option<i64> {
+    let local = zone.from_utc_datetime(&naive(time)?).naive_local();
+    let (_, later) = instants(zone, &local)?;
+    (later > time).then(|| later - time)
+}
+
+/// The same function of times, which is asked twice of a quarter hour in which it does not change, as nearly always.
+fn by_quarters<T: Copy + PartialEq>(of: impl Fn(i64) -> T) -> impl FnMut(i64) -> T {
+    let mut known: Option<(i64, T)> = None;
+    move |time| {
+        let quarter = time.div_euclid(QUARTER);
+        if let Some((_, value)) = known.filter(|(known, _)| *known == quarter) {
+            return value;
         }
+        let begin = quarter.saturating_mul(QUARTER);
+        let [first, last] = [begin, begin.saturating_add(QUARTER - 1)].map(&of);
+        if first != last {
+            return of(time);
+        }
+        known = Some((quarter, first));
+        first
     }
+}
+
+fn naive(time: i64) -> Option<NaiveDateTime> {
+    DateTime::from_timestamp_micros(time).map(|time| time.naive_utc())
 }
 
 fn instants(zone: chrono_tz::Tz, local: &NaiveDateTime) -> Option<(i64, i64)> {

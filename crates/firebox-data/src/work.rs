@@ -68,6 +68,8 @@ pub(crate) struct Work {
     pub(crate) examples: Vec<(Defect, usize, String)>,
     /// Where the rows lie that `raw` counts as those of one file.
     pub(crate) places: Option<Places>,
+    /// A step before which a row was left out that followed too soon, and its time.
+    pub(crate) left_out: Option<(usize, i64)>,
 }
 
 /// File and row of each row of a series that was put together, counted from 1.
@@ -92,6 +94,7 @@ impl Work {
             channels,
             examples: vec![],
             places: None,
+            left_out: None,
         }
     }
 
@@ -159,7 +162,11 @@ impl Work {
         let same = |a: u32, b: u32| times[a as usize] == times[b as usize];
         let twice = order.windows(2).position(|pair| same(pair[0], pair[1]));
         // Rows of an hour each, one of which clocks showed twice.
-        let apart = |place: usize| times[order[place] as usize] - times[order[place - 1] as usize];
+        let before = |place: usize| match self.left_out {
+            Some((step, time)) if order[place] as usize == step => time,
+            _ => times[order[place - 1] as usize],
+        };
+        let apart = |place: usize| times[order[place] as usize] - before(place);
         let is_hourly = twice.is_some_and(|place| place > 0 && apart(place) == HOUR);
         let twice = twice.map(|place| order[place + 1]);
         let before = order.len();
@@ -222,7 +229,7 @@ impl Work {
     pub(crate) fn crowded(&mut self, interval: Option<i64>, policies: &CheckPolicies) {
         let Some(interval) = interval else { return };
         if policies.crowded == CrowdedPolicy::Drop {
-            self.drop_crowded(&(0..self.raw.len()), interval, false);
+            self.drop_crowded(&(0..self.raw.len()), interval, None);
         } else if let Some(times) = self.raw.time.take() {
             self.count_crowded(&times, interval);
             self.raw.time = Some(times);
@@ -231,22 +238,24 @@ impl Work {
 
     /// Leaves out those of `own` rows, and counts them, that follow too soon on the last one that stays. Behind one of them,
     /// nearly a whole interval has to pass (a tenth is for clocks that are not quite even): rows of a higher rate become
-    /// rows of this one. All before `own` stay, behind the last of which one was left out if `dropped` says so. Returns
-    /// whether the last of `own` was.
+    /// rows of this one. All before `own` stay; `dropped` is the time of one that was left out behind the last of them.
+    /// Returns the same of the last of `own`.
     pub(crate) fn drop_crowded(
         &mut self,
         own: &Range<usize>,
         interval: i64,
-        mut dropped: bool,
-    ) -> bool {
-        let Some(times) = self.raw.time.take() else { return false };
+        mut dropped: Option<i64>,
+    ) -> Option<i64> {
+        let times = self.raw.time.take()?;
         let mut last = own.start.checked_sub(1).map(|row| times[row]);
         let (mut kept, mut first) = (Vec::with_capacity(times.len()), None);
         kept.extend(0..own.start as u32);
         for row in own.clone() {
             let time = times[row];
-            dropped = last.is_some_and(|last| follows_too_soon(time - last, interval, dropped));
-            if dropped {
+            let behind = dropped.is_some();
+            let soon = last.is_some_and(|last| follows_too_soon(time - last, interval, behind));
+            dropped = soon.then_some(time);
+            if soon {
                 first.get_or_insert(row);
             } else {
                 kept.push(row as u32);

@@ -16,6 +16,14 @@ use super::{Sink, Stop, known};
 /// Rows of a part of a Parquet or Arrow file, at least: enough that asking for it costs little.
 pub(super) const PART: usize = 1 << 17;
 
+/// Channels from which on a part has fewer rows, so that it takes no more memory.
+const WIDE: usize = 16;
+
+/// Rows of a part of tables of these columns, at least.
+fn rows_of_part(mapping: &Mapping) -> usize {
+    (PART * WIDE / mapping.channels.len().max(WIDE)).max(PART >> 7)
+}
+
 /// Reads a file part by part.
 pub(super) fn read(
     input: &Input,
@@ -29,23 +37,24 @@ pub(super) fn read(
         _ => None,
     };
     match groups {
-        Some(groups) if input.format == Format::Arrow && !are_many(&groups) => {
-            in_order(&groups, input, zone, to, (PART, same))
+        Some(groups) => {
+            let how = (rows_of_part(groups.mapping()), same);
+            match input.format == Format::Arrow && !are_many(&groups, how.0) {
+                true => in_order(&groups, input, zone, to, how),
+                false => in_groups(&groups, input, zone, to, how),
+            }
         }
-        Some(groups) => in_groups(&groups, input, zone, to, (PART, same)),
         // Polars may have more to say of other files.
         None if input.format == Format::Parquet => Err(Stop::Odd),
         None => one_by_one(input, config, zone, to, same),
     }
 }
 
-/// Rows of a part from which on one at a time is held, at least: there is work for all processors in it.
-const LARGE: usize = 8 * PART;
-
-/// Whether there are parts for every processor, and several of them may be held at once.
-fn are_many(groups: &Groups<'_>) -> bool {
-    let (parts, threads, _) = division(groups, PART);
-    parts.len() >= threads && parts.iter().all(|part| part.rows.len() < LARGE)
+/// Whether there are parts of so many rows for every processor, and several of them may be held at once. Of one that has
+/// eight times as many there is work for all processors.
+fn are_many(groups: &Groups<'_>, at_once: usize) -> bool {
+    let (parts, threads, _) = division(groups, at_once);
+    parts.len() >= threads && parts.iter().all(|part| part.rows.len() < 8 * at_once)
 }
 
 /// Reads a file part by part, each on one processor, and laid out on all.
@@ -58,12 +67,12 @@ pub(super) fn in_order(
 ) -> Result<(), Stop> {
     known((groups.rows() > 0).then_some(()))?;
     same(groups.mapping())?;
-    let classes = taken.of_next_file();
-    let coded = classes.mapping(groups.mapping());
+    let layout = taken.of_next_file();
+    let coded = layout.mapping(groups.mapping());
     let of = (input, &coded);
     taken.expect(of, groups.rows(), sink)?;
     for part in groups.parts(at_once) {
-        let table = groups.part(&part, false).and_then(|table| classes.coded(table, zone));
+        let table = groups.part(&part, false).and_then(|table| layout.coded(table, zone));
         let table = known(table)?;
         taken.add_table(&table.reading(zone), part.rows.start, sink)?;
     }
@@ -78,10 +87,10 @@ fn one_by_one(
     (taken, sink): (&mut Taken, &mut Sink<'_>),
     mut same: impl FnMut(&Mapping) -> Result<(), Stop>,
 ) -> Result<(), Stop> {
-    let (mut rows, classes) = (0, taken.of_next_file());
+    let (mut rows, layout) = (0, taken.of_next_file());
     parts::each(input, config, |table, expected| {
         same(table.mapping())?;
-        let table = known(classes.coded(table, zone))?;
+        let table = known(layout.coded(table, zone))?;
         let reading = table.reading(zone);
         if rows == 0 {
             taken.expect((input, reading.mapping), expected, sink)?;
@@ -106,11 +115,11 @@ pub(super) fn in_groups(
     // A file without rows is told of before anything else.
     known((groups.rows() > 0).then_some(()))?;
     same(groups.mapping())?;
-    let classes = taken.of_next_file();
-    let coded = classes.mapping(groups.mapping());
+    let layout = taken.of_next_file();
+    let coded = layout.mapping(groups.mapping());
     let of = (input, &coded);
     let table_of =
-        |group: &GroupRange, by_columns| classes.coded(groups.part(group, by_columns)?, zone);
+        |group: &GroupRange, by_columns| layout.coded(groups.part(group, by_columns)?, zone);
     if sink.is_memory() && of.1.series.is_none() && taken.keeps_all() {
         match to_their_places(groups, at_once, (zone, coded.channels.len()), table_of) {
             Ok((look, values, times)) => {
@@ -185,4 +194,22 @@ fn places<'a>(
         (part, own_values, own_times)
     };
     parts.iter().map(&mut place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Columns;
+    use std::path::Path;
+
+    #[test]
+    fn parts_of_wide_tables_have_fewer_rows() {
+        let of = |channels: usize| {
+            let names: Vec<String> = (0..channels).map(|channel| format!("c{channel}")).collect();
+            let mapping = Mapping::new(Path::new("a"), &names, &Columns::default()).unwrap();
+            rows_of_part(&mapping)
+        };
+        assert_eq!([of(1), of(16), of(64)], [PART, PART, PART / 4]);
+        assert_eq!(of(100_000), 1024);
+    }
 }

@@ -32,23 +32,30 @@ pub(super) struct Whole {
 
 /// Cuts the series, leaves out what is to be left out, and sums up what was found.
 pub(super) fn finish(
-    AllRead { mut read, mut works, classes: coded, spacing }: AllRead,
+    AllRead { mut read, mut works, layout, spacing }: AllRead,
     config: &DataConfig,
     mapping: &Mapping,
     sink: &mut Sink<'_>,
 ) -> Result<Whole, Stop> {
-    let mapping = &labels::without(mapping, coded.void());
+    let mapping = &labels::without(mapping, layout.void());
     let labelled = mapping.label.is_some();
     if labelled {
         part_labels(&mut read, &mut works, mapping.channels.len());
     }
-    let (classes, places) = known(coded.in_order())?;
-    find_void(&read, mapping, config.checks.constant)?;
+    let (classes, places) = known(layout.in_order())?;
+    let void = find_void(&read, mapping, config.checks.constant)?;
     // A table of single rows is told of on the long way.
     known(works.iter().any(|work| work.counts.rows > 1).then_some(()))?;
-    let (interval, gaps) = match mapping.time {
-        Some(_) => interval(&mut works, &read, (config, spacing), sink)?,
-        None => (None, vec![]),
+    let intervals = match mapping.time {
+        Some(_) => interval(&mut works, &read, (config, spacing), sink),
+        None => Ok((None, vec![])),
+    };
+    let (interval, gaps) = match (void.is_empty(), intervals) {
+        (true, found) => found?,
+        // Both at once: each would make reading begin anew.
+        (false, Err(Stop::Crowded(interval))) => return Err(Stop::Void(void, Some(interval))),
+        (false, Err(stop)) => return Err(stop),
+        (false, Ok(_)) => return Err(Stop::Void(void, spacing)),
     };
     for (work, short) in works.iter_mut().zip(&read) {
         count(work, short);
@@ -79,7 +86,7 @@ pub(super) fn finish(
         interval_declared: config.interval.is_some(),
         ..clean::summary(&works, &channels, findings)
     };
-    let void = coded.void().iter().cloned();
+    let void = layout.void().iter().cloned();
     checks.findings.extend(void.map(|channel| void_finding(channel, works.len())));
     // No place in a file is told any more.
     works.iter_mut().for_each(|work| work.places = None);
@@ -118,12 +125,16 @@ fn put_classes_in_order(
     Ok(())
 }
 
-/// Looks for channels without any value: refuses them, or says that they are to be left out.
-fn find_void(read: &[Short], mapping: &Mapping, policy: ConstantPolicy) -> Result<(), Stop> {
+/// The channels without any value that are to be left out; or refuses them.
+fn find_void(
+    read: &[Short],
+    mapping: &Mapping,
+    policy: ConstantPolicy,
+) -> Result<Vec<String>, Stop> {
     let names = mapping.channels.iter().map(|channel| channel.name.clone());
     let is_void = |(channel, _): &(usize, String)| !read.iter().any(|short| short.finite[*channel]);
     let void: Vec<String> = names.enumerate().filter(is_void).map(|(_, name)| name).collect();
-    let Some(first) = void.first() else { return Ok(()) };
+    let Some(first) = void.first() else { return Ok(void) };
     if policy != ConstantPolicy::Drop {
         // Of single rows, something else is told first.
         known(read.iter().any(|short| short.rows > 1).then_some(()))?;
@@ -132,7 +143,7 @@ fn find_void(read: &[Short], mapping: &Mapping, policy: ConstantPolicy) -> Resul
     }
     match void.len() == mapping.channels.len() {
         true => Err(DataError::AllConstant { channels: void }.into()),
-        false => Err(Stop::Void(void)),
+        false => Ok(void),
     }
 }
 
@@ -183,22 +194,33 @@ fn interval(
         None => &short.times[..],
     });
     let times: Vec<&[i64]> = times.collect();
+    let found = gaps_between(works, read, &times, (config, spacing));
+    // What is gone reads as zeros, of which nothing is to be believed.
+    if let (Sink::Store { making, .. }, Some(stored)) = (sink, &stored) {
+        known(making.as_ref())?.arrays.time.check(stored)?;
+    }
+    found
+}
+
+/// The same of times that are not all even.
+fn gaps_between(
+    works: &mut [Work],
+    read: &[Short],
+    times: &[&[i64]],
+    (config, spacing): (&DataConfig, Option<i64>),
+) -> Result<(Option<i64>, Vec<Vec<Gap>>), Stop> {
     let interval = match spacing {
         Some(spacing) => Some(spacing),
         None => {
             let found = clean::most_frequent(times.iter().copied());
             clean::refuse_contradiction(config.interval, found)?;
-            declared.or(found)
+            config.interval.map(Interval::microseconds).or(found)
         }
     };
     let Some(interval) = interval else { return Ok((None, vec![])) };
     let of_each = works.iter_mut().zip(read).zip(times);
     let gaps = of_each.map(|((work, short), times)| divide(work, short, times, interval, config));
-    let gaps = gaps.collect::<Result<_, _>>()?;
-    if let (Sink::Store { making, .. }, Some(stored)) = (sink, &stored) {
-        known(making.as_ref())?.arrays.time.check(stored)?;
-    }
-    Ok((Some(interval), gaps))
+    Ok((Some(interval), gaps.collect::<Result<_, _>>()?))
 }
 
 /// Counts crowded rows and gaps, and cuts the series there and where steps are left out. Returns the gaps that are filled.

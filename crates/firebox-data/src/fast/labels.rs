@@ -2,6 +2,7 @@
 //! row that is moved or left out takes its label along, and nothing is ever wrong with one. Where rows are stored, and in
 //! memory at the end, they are told apart again. Channels that are known to have no value do not go there.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use firebox_core::{Channel, Role};
@@ -14,17 +15,19 @@ use crate::time::Zone;
 
 use super::parted::Short;
 
-/// The classes of all labels, which have codes in the order in which threads find them; and the channels that are left out.
+/// What goes through the rules of the tables of all files.
 #[derive(Default)]
-pub(super) struct Classes {
-    all: Mutex<Interner>,
+pub(super) struct Layout {
+    /// The classes of all labels, which have codes in the order in which threads find them.
+    classes: Mutex<Interner>,
+    /// The channels that are left out.
     void: Vec<String>,
     /// Whether the times of a file are those of a zone that is not written with them, once a table of it was seen.
     local: Mutex<Option<bool>>,
 }
 
-impl Classes {
-    /// Those of tables of which these channels are left out.
+impl Layout {
+    /// That of tables of which these channels are left out.
     pub(super) fn without(void: Vec<String>) -> Self {
         Self { void, ..Self::default() }
     }
@@ -63,7 +66,7 @@ impl Classes {
         let mut own = Interner::default();
         let codes = table.reading(zone).codes(&label, &mut own).ok()?;
         let of_all: Vec<u32> = {
-            let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
             own.names.iter().map(|name| all.code(name)).collect()
         };
         let code = |code: &u32| f64::from(of_all.get(*code as usize).copied().unwrap_or(NO_LABEL));
@@ -84,7 +87,7 @@ impl Classes {
     /// The classes in order, and the place there of each code; none if two of them are the same number, of which the one
     /// that a file has first comes first.
     pub(super) fn in_order(&self) -> Option<(Vec<String>, Vec<u32>)> {
-        let names = self.all.lock().unwrap_or_else(PoisonError::into_inner).names.clone();
+        let names = self.classes.lock().unwrap_or_else(PoisonError::into_inner).names.clone();
         let (order, clear) = in_order(&names);
         clear.then_some(())?;
         let mut places = vec![0; order.len()];
@@ -107,7 +110,8 @@ pub(super) fn with_times(reading: &Reading<'_>) -> Option<(DataFrame, bool)> {
 /// Which columns are what without these channels.
 pub(super) fn without(mapping: &Mapping, void: &[String]) -> Mapping {
     let mut mapping = mapping.clone();
-    mapping.channels.retain(|channel| !void.contains(&channel.name));
+    let void: HashSet<&str> = void.iter().map(String::as_str).collect();
+    mapping.channels.retain(|channel| !void.contains(channel.name.as_str()));
     mapping
 }
 
@@ -136,11 +140,11 @@ mod tests {
     #[test]
     fn classes_are_in_the_order_of_the_long_way_or_in_none() {
         let of = |names: &[&str]| {
-            let classes = Classes::default();
+            let layout = Layout::default();
             for name in names {
-                classes.all.lock().unwrap().code(name);
+                layout.classes.lock().unwrap().code(name);
             }
-            classes.in_order()
+            layout.in_order()
         };
         let texts = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(of(&["10", "9", "-1"]), Some((texts(&["-1", "9", "10"]), vec![2, 1, 0])));

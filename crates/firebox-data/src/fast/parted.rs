@@ -87,8 +87,8 @@ pub(super) struct Parted {
     policies: CheckPolicies,
     /// The interval that rows are left out by which follow too soon, if they are.
     spacing: Option<i64>,
-    /// Whether the row before the last that waits was left out by it.
-    dropped: bool,
+    /// The time of the row before the last that waits, if it was left out by it.
+    left_out: Option<i64>,
     /// The file of the first row, and the time of the last one that was read.
     file: Option<Arc<Path>>,
     last: Option<i64>,
@@ -129,7 +129,7 @@ impl Parted {
         Self {
             policies,
             spacing,
-            dropped: false,
+            left_out: None,
             file: None,
             last: None,
             pieces: vec![],
@@ -208,7 +208,7 @@ impl Parted {
             }
             seen => {
                 let (rows, zone) = known(columns(reading, self.next_row() - 1))?;
-                self.mend_settled(rows, zone, seen.is_some())?;
+                self.mend_local(rows, zone, seen.is_some())?;
             }
         }
         self.flush(sink)
@@ -237,7 +237,7 @@ impl Parted {
                 self.flush(sink)
             }
             Seen::Odd(raw, zone) => {
-                self.mend_settled(raw, zone, false)?;
+                self.mend_local(raw, zone, false)?;
                 self.flush(sink)
             }
         }
@@ -390,7 +390,7 @@ impl Parted {
         self.last = times.last().copied();
         self.steps += rows - 1;
         self.finite.fill(true);
-        (self.begun, self.settled, self.dropped) = (true, true, false);
+        (self.begun, self.settled, self.left_out) = (true, true, None);
         Ok(())
     }
 
@@ -411,7 +411,7 @@ impl Parted {
     }
 
     /// The same of rows whose times are still to be settled.
-    fn mend_settled(&mut self, mut rows: RawSeries, zone: Zone, clean: bool) -> Result<(), Stop> {
+    fn mend_local(&mut self, mut rows: RawSeries, zone: Zone, clean: bool) -> Result<(), Stop> {
         if let Some(times) = &mut rows.time {
             zone.settle(times, self.last);
         }
@@ -449,7 +449,7 @@ impl Parted {
         let times = self.work.raw.time.as_deref().unwrap_or_default();
         match (self.spacing, times) {
             (Some(spacing), [.., before, last]) => {
-                follows_too_soon(last - before, spacing, self.dropped)
+                follows_too_soon(last - before, spacing, self.left_out.is_some())
             }
             _ => false,
         }
@@ -461,13 +461,14 @@ impl Parted {
         let read = self.work.raw.len();
         self.work.moved = None;
         let sorted = self.work.counts.unsorted;
+        self.work.left_out = self.left_out.map(|time| (from, time));
         self.work.order(&self.policies);
         if self.work.counts.unsorted > sorted && self.policies.unsorted != Policy::Drop {
             return Err(Stop::Apart);
         }
         if let Some(spacing) = self.spacing {
             let until = self.work.raw.len() - usize::from(!end);
-            self.dropped = self.work.drop_crowded(&(from..until), spacing, self.dropped);
+            self.left_out = self.work.drop_crowded(&(from..until), spacing, self.left_out);
         }
         self.note_dropped(read);
         let last_read =

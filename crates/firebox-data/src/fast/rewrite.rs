@@ -68,6 +68,9 @@ impl Changes<'_> {
             work.counts.steps += filled as u64;
             widen(&mut work.segments, gaps);
         }
+        if let (Sink::Store { making, .. }, Some(stored)) = (sink, &stored) {
+            known(making.as_ref())?.arrays.values.check(stored)?;
+        }
         Ok(())
     }
 

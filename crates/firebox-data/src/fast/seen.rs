@@ -56,7 +56,8 @@ impl Seen {
         if let Some(ordered) = &ordered {
             channels = ordered.iter().map(|values| vec![&values[..]]).collect();
         }
-        let numbers = times.clone().unwrap_or_else(|| (0..rows.len() as i64).collect());
+        let timed = times.is_some();
+        let numbers = times.unwrap_or_else(|| (0..rows.len() as i64).collect());
         let part = Part::of_pieces(&mapping.channels, &channels, numbers);
         let mut values = vec![0.0; rows.len() * channels.len()];
         let seen = match part.lay_out(&mut values) {
@@ -65,7 +66,7 @@ impl Seen {
                 let raw = RawSeries {
                     name: sorted.series[series].name.clone(),
                     origin: sorted.series[series].origin,
-                    time: times,
+                    time: timed.then_some(part.times),
                     columns: channels.iter().map(|pieces| pieces.concat()).collect(),
                     labels: RawLabels::None,
                     pieces: vec![Piece {

@@ -32,6 +32,8 @@ use super::{Stop, known};
 const BUFFER: usize = 1 << 18;
 /// Bits of a place that are its row; those above are the number of its file.
 const ROW_BITS: u32 = 40;
+/// Parts that wait, at most: each of them takes memory beside its rows.
+const MOST_WAITING: usize = 1 << 12;
 /// Words of a block that say where a series begins.
 const HEAD: usize = 2;
 /// The columns of a row that are no channels: its place, and its time if there are any.
@@ -140,6 +142,8 @@ pub(super) struct Sorting {
     /// Parts that are not written, with the codes of their series.
     waiting: Vec<(Vec<usize>, Grouped)>,
     rows_waiting: usize,
+    /// Of all files so far.
+    rows: usize,
     blocks: Vec<Block>,
     known: Known,
     files: Vec<Arc<Path>>,
@@ -170,6 +174,7 @@ impl Sorting {
             most,
             waiting: vec![],
             rows_waiting: 0,
+            rows: 0,
             blocks: vec![],
             known: Known::default(),
             files: vec![],
@@ -183,9 +188,8 @@ impl Sorting {
 
     /// Bytes that so many rows more need, here and as numbers of `stored` words among all others in the store.
     pub(super) fn bytes(&self, rows: usize, stored: usize) -> u64 {
-        let before: usize = self.known.all.iter().map(|series| series.rows).sum();
         let words = (self.rows_waiting + rows) as u64 * self.width as u64
-            + (before + rows) as u64 * stored as u64;
+            + (self.rows + rows) as u64 * stored as u64;
         words * size_of::<u64>() as u64
     }
 
@@ -214,8 +218,9 @@ impl Sorting {
             codes.push(code);
         }
         self.rows_waiting += part.rows();
+        self.rows += part.rows();
         self.waiting.push((codes, part));
-        if self.rows_waiting >= self.rows_of(self.most) {
+        if self.rows_waiting >= self.rows_of(self.most) || self.waiting.len() >= MOST_WAITING {
             self.write_block()?;
         }
         Ok(())
@@ -418,7 +423,7 @@ impl Sorted {
     pub(super) fn place(&self, series: usize, row: usize) -> (Arc<Path>, usize) {
         let found = self.rows(series, &(row..row + 1)).unwrap_or_default();
         let place = found.get(PLACES).and_then(|pieces| pieces.first()?.first()).copied();
-        self.place_of(place)
+        self.place_of(place.filter(|_| self.check().is_ok()))
     }
 
     fn place_of(&self, place: Option<u64>) -> (Arc<Path>, usize) {
@@ -451,25 +456,27 @@ pub(super) fn by_time(times: &[i64]) -> Option<Vec<u32>> {
 /// Where the first so many rows of some runs end, each of which is in the order of its times. Of equal times, those of
 /// the first run come first.
 fn split(runs: &[&[i64]], rows: usize) -> Vec<usize> {
-    let ends = |time: i64| runs.iter().map(move |run| run.partition_point(|own| *own <= time));
-    let of_all = |time: i64| ends(time).sum::<usize>();
     let firsts = runs.iter().filter_map(|run| run.first()).min();
     let lasts = runs.iter().filter_map(|run| run.last()).max();
-    let (Some(first), Some(last), 1..) = (firsts, lasts, rows) else { return vec![0; runs.len()] };
-    // The first time up to which there are as many.
+    let mut before = vec![0; runs.len()];
+    let (Some(first), Some(last), 1..) = (firsts, lasts, rows) else { return before };
+    let mut until: Vec<usize> = runs.iter().map(|run| run.len()).collect();
+    // The first time up to which there are as many: where the rows end that are earlier, and those that are not later.
     let (mut low, mut high) = (*first, *last);
     while low < high {
         let middle = (i128::from(low) + i128::from(high)).div_euclid(2) as i64;
-        match of_all(middle) >= rows {
-            true => high = middle,
-            false => low = middle + 1,
+        let ends = runs.iter().zip(before.iter().zip(&until)).map(|(run, (before, until))| {
+            before + run[*before..*until].partition_point(|time| *time <= middle)
+        });
+        let ends: Vec<usize> = ends.collect();
+        match ends.iter().sum::<usize>() >= rows {
+            true => (high, until) = (middle, ends),
+            false => (low, before) = (middle + 1, ends),
         }
     }
-    let before: Vec<usize> =
-        runs.iter().map(|run| run.partition_point(|own| *own < high)).collect();
-    let mut left = rows - before.iter().sum::<usize>().min(rows);
-    let own = before.into_iter().zip(ends(high)).map(|(before, end)| {
-        let taken = left.min(end.saturating_sub(before));
+    let mut left = rows - before.iter().sum::<usize>();
+    let own = before.into_iter().zip(until).map(|(before, until)| {
+        let taken = left.min(until - before);
         left -= taken;
         before + taken
     });

@@ -17,7 +17,7 @@ use crate::{CheckPolicies, Policy};
 use firebox_core::Origin;
 
 use super::grouped::Grouped;
-use super::labels::{Classes, with_times};
+use super::labels::{Layout, with_times};
 use super::parted::{Parted, Short};
 use super::seen::Seen;
 use super::sorted::{Scattered, Sorted, Sorting};
@@ -138,7 +138,7 @@ struct Open {
 pub(super) struct AllRead {
     pub(super) read: Vec<Short>,
     pub(super) works: Vec<Work>,
-    pub(super) classes: Arc<Classes>,
+    pub(super) layout: Arc<Layout>,
     /// The interval that rows were left out by which follow too soon, if they were.
     pub(super) spacing: Option<i64>,
 }
@@ -152,7 +152,7 @@ pub(super) struct Taken {
     open: Option<Open>,
     read: Vec<Short>,
     works: Vec<Work>,
-    classes: Arc<Classes>,
+    layout: Arc<Layout>,
     /// The names of all, of files to train on and to test on.
     train: HashSet<String>,
     test: HashSet<String>,
@@ -169,7 +169,7 @@ impl Taken {
             open: None,
             read: vec![],
             works: vec![],
-            classes: Arc::new(Classes::without(how.void.clone())),
+            layout: Arc::new(Layout::without(how.void.clone())),
             train: HashSet::new(),
             test: HashSet::new(),
         }
@@ -184,10 +184,10 @@ impl Taken {
         self.apart.is_none() && self.spacing.is_none()
     }
 
-    /// What the channels of the tables of the next file are, with the classes of the labels of all.
-    pub(super) fn of_next_file(&self) -> Arc<Classes> {
-        self.classes.begin_file();
-        Arc::clone(&self.classes)
+    /// What goes through the rules of the tables of the next file.
+    pub(super) fn of_next_file(&self) -> Arc<Layout> {
+        self.layout.begin_file();
+        Arc::clone(&self.layout)
     }
 
     /// Hears how many rows the next file has, about: makes room for those of one series that stays in memory, and looks
@@ -355,8 +355,8 @@ impl Taken {
             self.take_sorted((&Arc::new(sorting.finish()?), &mapping), at_once, sink)?;
         }
         self.close(sink)?;
-        let Self { read, works, classes, spacing, .. } = self;
-        Ok(AllRead { read, works, classes, spacing })
+        let Self { read, works, layout, spacing, .. } = self;
+        Ok(AllRead { read, works, layout, spacing })
     }
 }
 

@@ -550,8 +550,8 @@ fn parts_once(
 ) -> Result<(SeriesSet, Checks), Stop> {
     let zone = zone_of(config);
     let mapping = Groups::open(&inputs[0], config).unwrap().mapping().clone();
-    let (apart, classes) = (taken.is_apart(), taken.of_next_file());
-    let coded = classes.mapping(&mapping);
+    let (apart, layout) = (taken.is_apart(), taken.of_next_file());
+    let coded = layout.mapping(&mapping);
     sink = sink.of(config);
     for (input, ends) in inputs.iter().zip(ends) {
         taken.of_next_file();
@@ -560,7 +560,7 @@ fn parts_once(
         for end in ends {
             let part = frame.slice(start as i64, end - start);
             let table = Table::of(input, config, part, mapping.clone());
-            let table = known(classes.coded(table, &zone))?;
+            let table = known(layout.coded(table, &zone))?;
             let reading = table.reading(&zone);
             match by_table {
                 true => taken.add_table(&reading, start, &mut sink)?,

@@ -13,8 +13,8 @@ use super::derive::{Found, Plan, Steps};
 use crate::store::{About, Made, Making, Written, check_room};
 use crate::{DataError, TimeframeChecks};
 
-/// Bytes of features that are in memory at once.
-pub(super) const AT_ONCE: usize = 8 << 20;
+/// Bytes of features that are in memory at once, for each thread.
+pub(super) const AT_ONCE: usize = 12 << 20;
 
 /// Stores the features of what was written to `source`, of which `about` says what it is. No more is in memory than some
 /// of the features, and what the indicators of each series look back on.
@@ -74,7 +74,7 @@ fn written_to(
     let most = (at_once / (width * size_of::<f64>())).max(1);
     let mut found = Vec::with_capacity(plan.steps().len());
     let mut first_row = 0;
-    for group in groups(plan.steps(), most) {
+    for group in groups(plan.steps(), most.saturating_mul(rayon::current_num_threads())) {
         if group.len() == 1 {
             let (index, mut steps) = (group.start, Steps::default());
             found.push(plan.series(index, |time, values, row| {

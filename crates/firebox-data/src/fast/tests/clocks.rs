@@ -5,11 +5,13 @@ use super::*;
 use chrono::{TimeZone as _, Utc};
 
 /// Zones, and when clocks are put back there: by an hour, or half of one, or never.
-const ZONES: [(&str, i64); 4] = [
+const ZONES: [(&str, i64); 5] = [
     ("Europe/Zurich", 1_698_541_200),
     ("America/New_York", 1_699_164_000),
     ("Australia/Lord_Howe", 1_680_361_200),
     ("Asia/Tokyo", 1_698_541_200),
+    // At a minute past midnight, which is no full quarter hour.
+    ("America/St_Johns", 1_162_089_060),
 ];
 
 /// What clocks show, as text or as a type.
@@ -41,12 +43,12 @@ struct Case {
 fn case(seed: u64, folder: &Path) -> Case {
     let mut draws = Stream::new(seed, "clocks").draws();
     let mut draw = |of: usize| (draws.uniform_f64() * of as f64) as usize % of;
-    let (zone, around) = ZONES[draw(4)];
+    let (zone, around) = ZONES[draw(5)];
     let (named, together, typed) = (draw(3) > 0, draw(2) == 0, draw(2) == 0);
     let series = if named { 1 + draw(3) } else { 1 };
-    let (steps, minutes) = (3 + draw(40), [10, 15, 17][draw(3)]);
+    let (steps, minutes): (usize, usize) = (3 + draw(40), [1, 10, 15, 17][draw(4)]);
     // Not in the second of the two hours: nothing says which one the first row is of.
-    let start = around - 60 * (1 + draw(400)) as i64;
+    let start = around - 60 * (1 + draw(minutes * steps)) as i64;
     let moment = |step: usize| start + 60 * (minutes * step) as i64;
     let moments = vec![(0..steps).map(moment).collect::<Vec<i64>>(); series];
     let rows = (0..series * steps).map(|row| match together {

@@ -2,7 +2,11 @@
 
 use super::apart::in_all_sorted_ways;
 use super::named::{of_files, text};
+use super::parted::Parted;
+use super::seen::Seen;
 use super::*;
+use crate::raw::{Piece, RawLabels, RawSeries, Rows};
+use firebox_core::Origin;
 use std::path::PathBuf;
 
 /// Another order of so many rows.
@@ -145,6 +149,92 @@ fn short_of(
     stop: &AtomicBool,
 ) -> Result<(SeriesSet, Checks), Stop> {
     short(files, config, Sink::store(cache, key, stop))
+}
+
+#[test]
+fn rows_that_a_number_of_32_bits_does_not_count_are_told_by_their_numbers() {
+    let names = ["time", "x"].map(str::to_owned);
+    let mapping = Mapping::new(Path::new("a.csv"), &names, &crate::Columns::default()).unwrap();
+    let policies = CheckPolicies { duplicates: Policy::Fill, ..CheckPolicies::default() };
+    for first in [11, (1 << 32) + 11] {
+        let how = (policies, Some(60));
+        let mut series = Parted::new("a".to_owned(), Origin::Unassigned, &mapping, how);
+        let mut row = first;
+        for times in [vec![0, 60, 70, 120], vec![120, 180, 190, 240]] {
+            let path = Path::new("a.csv");
+            let pieces =
+                vec![Piece { path: path.into(), steps: times.len(), rows: Rows::From(row) }];
+            let raw = RawSeries {
+                name: "a".to_owned(),
+                origin: Origin::Unassigned,
+                columns: vec![times.iter().map(|time| *time as f64).collect()],
+                time: Some(times),
+                labels: RawLabels::None,
+                pieces,
+            };
+            series.at(path, row);
+            row += raw.len();
+            series.add(Seen::Odd(raw, Zone::Utc), &mut Sink::Memory).unwrap();
+        }
+        let (short, work) = series.finish(&mut Sink::Memory).unwrap();
+        assert_eq!((short.times, work.counts.rows_dropped), (vec![0, 60, 120, 180, 240], 3));
+        let rows: Vec<usize> = (0..5).map(|step| work.raw.place(step).1 - first).collect();
+        assert_eq!(rows, [0, 1, 4, 5, 7]);
+    }
+}
+
+#[test]
+fn a_row_that_was_left_out_still_says_what_was_before_the_next() {
+    // Hours on a Sunday: a moment that is there twice an hour after the row before it is one that clocks showed twice.
+    let rows = |times: &[&str]| {
+        let rows =
+            times.iter().enumerate().map(|(row, time)| format!("2024-01-07T{time},a,{row}\n"));
+        format!("time,symbol,x\n{}", rows.collect::<String>())
+    };
+    let later = ["02:00", "03:00", "04:00", "05:00", "06:00", "07:00"];
+    for before in [&["00:00", "01:00", "01:20", "02:00"][..], &["00:00", "01:00", "02:00"]] {
+        let [short, long] = of_files(&[rows(before), rows(&later)], 2, |config| {
+            config.checks.crowded = CrowdedPolicy::Drop;
+        });
+        let said = long.as_ref().unwrap_err();
+        assert_eq!(said.contains("time_zone"), before.len() == 3, "{said}");
+        assert!(short == long, "{:?}", short.err());
+    }
+}
+
+#[test]
+fn times_whose_differences_cannot_be_counted_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let times = [i64::MIN + 5, 1_700_000_000_000_000, 1_700_000_060_000_000];
+    let times = Int64Chunked::from_vec("time".into(), times.to_vec());
+    let columns = vec![
+        times.into_datetime(TimeUnit::Microseconds, None).into_column(),
+        Column::new("x".into(), vec![1.0, 2.0, 3.0]),
+    ];
+    let mut frame = DataFrame::new(3, columns).unwrap();
+    ParquetWriter::new(std::fs::File::create(&path).unwrap()).finish(&mut frame).unwrap();
+    let config = DataConfig::new(&path);
+    let files = inputs(&config).unwrap();
+    assert_eq!(said(short(&files, &config, Sink::Memory)).unwrap_err(), "odd");
+    let said = long(&files, &config).unwrap_err();
+    assert!(said.contains("row 1") && said.contains("64 bits of microseconds"), "{said}");
+}
+
+#[test]
+fn ends_of_csv_files_are_those_of_the_long_way() {
+    let rows = "time,x\n2024-01-01,1\n2024-01-02,2\n2024-01-03,3";
+    for end in ["", "\n", "\r\n", "\n\n", "\n\r\n\n", "\n\r", "\r", "\n\n\r\n\r\r\n\n"] {
+        for text in [
+            format!("{rows}{end}"),
+            format!("{rows}{end}").replacen("\n2024-01-03", "\n\n2024-01-03", 1),
+        ] {
+            let [short, long] = ways(&text, |_| ());
+            let is_odd = short.as_ref().is_err_and(|said| said == "odd");
+            assert!(is_odd || short == long, "{text:?}: {:?}, {:?}", short.err(), long.err());
+            assert!(end.contains("\r\r") || end.ends_with('\r') || !is_odd, "{text:?}");
+        }
+    }
 }
 
 #[test]
