@@ -24,7 +24,7 @@
 mod files;
 mod finish;
 mod grouped;
-mod labels;
+mod layout;
 mod parted;
 mod rewrite;
 mod seen;
@@ -135,7 +135,7 @@ impl<'a> Sink<'a> {
         let Self::Store { labelled, .. } = *self else { return Ok(()) };
         let arrays = &mut self.making(width)?.arrays;
         if labelled {
-            let (values, codes) = labels::apart(values, width);
+            let (values, codes) = layout::apart(values, width);
             return Ok(arrays.push(&values, times, &codes)?);
         }
         Ok(arrays.push(values, times, &[])?)

@@ -19,7 +19,7 @@ use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Interv
 use super::parted::Short;
 use super::rewrite::{Changes, Gap};
 use super::taken::AllRead;
-use super::{Sink, Stop, known, labels};
+use super::{Sink, Stop, known};
 
 /// Series with their entries in the store; those of the store have no values here.
 pub(super) struct Whole {
@@ -37,7 +37,7 @@ pub(super) fn finish(
     mapping: &Mapping,
     sink: &mut Sink<'_>,
 ) -> Result<Whole, Stop> {
-    let mapping = &labels::without(mapping, layout.void());
+    let mapping = &layout.kept(mapping);
     let labelled = mapping.label.is_some();
     if labelled {
         part_labels(&mut read, &mut works, mapping.channels.len());

@@ -17,7 +17,7 @@ use crate::{CheckPolicies, Policy};
 use firebox_core::Origin;
 
 use super::grouped::Grouped;
-use super::labels::{Layout, with_times};
+use super::layout::{Layout, with_times};
 use super::parted::{Parted, Short};
 use super::seen::Seen;
 use super::sorted::{Scattered, Sorted, Sorting};

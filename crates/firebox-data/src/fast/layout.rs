@@ -76,9 +76,19 @@ impl Layout {
         Some(table.with(frame, mapping))
     }
 
-    /// Which columns are what of the tables of a file.
+    /// Which columns of a file are what without the channels that are left out.
+    pub(super) fn kept(&self, of_file: &Mapping) -> Mapping {
+        let mut mapping = of_file.clone();
+        if !self.void.is_empty() {
+            let void: HashSet<&str> = self.void.iter().map(String::as_str).collect();
+            mapping.channels.retain(|channel| !void.contains(channel.name.as_str()));
+        }
+        mapping
+    }
+
+    /// The same with the labels as the last channel, as they go through the rules.
     pub(super) fn mapping(&self, of_file: &Mapping) -> Mapping {
-        let mut mapping = without(of_file, &self.void);
+        let mut mapping = self.kept(of_file);
         let label = mapping.label.take();
         mapping.channels.extend(label.map(|name| Channel::new(name, Role::Other)));
         mapping
@@ -105,14 +115,6 @@ pub(super) fn with_times(reading: &Reading<'_>) -> Option<(DataFrame, bool)> {
     let times = Int64Chunked::from_vec(name.as_str().into(), times);
     frame.with_column(times.into_datetime(TimeUnit::Microseconds, zone).into_column()).ok()?;
     Some((frame, local))
-}
-
-/// Which columns are what without these channels.
-pub(super) fn without(mapping: &Mapping, void: &[String]) -> Mapping {
-    let mut mapping = mapping.clone();
-    let void: HashSet<&str> = void.iter().map(String::as_str).collect();
-    mapping.channels.retain(|channel| !void.contains(channel.name.as_str()));
-    mapping
 }
 
 /// Rows of so many numbers without the last of each, which is a code, and the codes.
