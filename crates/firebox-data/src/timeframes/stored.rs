@@ -21,7 +21,7 @@ pub(super) const AT_ONCE: usize = 12 << 20;
 ///
 /// # Errors
 ///
-/// As [`derive`](super::derive), and when the disk refuses or `stop` is true.
+/// As [`derive`](super::derive()), and when the disk refuses or `stop` is true.
 pub(crate) fn store(
     frames: &Timeframes,
     (source, about): (Making, About),
