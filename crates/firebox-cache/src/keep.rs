@@ -202,6 +202,11 @@ impl Store {
 
     /// The lock of whoever makes the entry that something half-made is named after, if there is one.
     fn make_lock(&self, path: &Path) -> Option<PathBuf> {
+        // Some of it has one of its own.
+        let own = path.join(lock::MAKING);
+        if own.is_file() {
+            return Some(own);
+        }
         let name = path.file_name()?.to_string_lossy().into_owned();
         let bucket = path.parent()?.file_name()?.to_string_lossy().into_owned();
         let key = name.split('.').next().filter(|key| key.parse::<Key>().is_ok())?;

@@ -89,6 +89,7 @@ pub use files::FileRecord;
 pub use guard::MappedFile;
 pub use hint::{ahead, fetch, large_pages};
 pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
+pub use lock::MAKING;
 pub use parameters::{ParameterError, check_parameters};
 pub use price::{Bars, PriceScale};
 pub use recipe::{Drawn, Recipe};

@@ -158,8 +158,8 @@ pub struct Columns {
     /// How times are written.
     pub time_unit: TimeUnit,
     /// IANA name of the zone of times that are written without one, such as `America/New_York`.
-    /// By default UTC. A moment that clocks show twice is the second of the two where the row before
-    /// it, of the same series, is as late as the first.
+    /// By default UTC. A moment that clocks show twice is told by the rows before it, of the same
+    /// series: the first in the direction of their times that lies behind the last of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// Column that names the series of each row. By default the column named `series`, `symbol`,

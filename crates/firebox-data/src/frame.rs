@@ -170,7 +170,8 @@ fn check_numeric(
     mapping: &Mapping,
 ) -> Result<(), DataError> {
     let (found, is_text) = match kind {
-        Some(Ok(kind)) if kind.is_numeric() || kind.is_bool() => return Ok(()),
+        // A column of type null holds no value, as one of numbers may.
+        Some(Ok(kind)) if kind.is_numeric() || kind.is_bool() || kind.is_null() => return Ok(()),
         Some(Ok(kind)) => {
             (kind.to_string(), kind.is_string() || kind.is_categorical() || kind.is_enum())
         }

@@ -14,7 +14,7 @@ use crate::input::{Input, inputs};
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL, Raw};
 use crate::schema::Declared;
-use crate::time::Zone;
+use crate::time::{Course, Zone};
 use crate::work::fits;
 use crate::{ConstantPolicy, DataConfig, DataError, Defect, Finding, Format, Policy, csv};
 
@@ -147,10 +147,11 @@ fn first_rows(
 /// How many series these names make, if the rows of each are in the order of their times, and they alone are.
 fn told_apart((times, zone): &(Vec<i64>, Zone), names: &[u32]) -> Option<usize> {
     let mut last = HashMap::new();
+    let mut courses = HashMap::<u32, Course>::new();
     for (time, name) in times.iter().zip(names) {
-        let (mut time, before) = ([*time], last.get(name).copied());
-        zone.settle(&mut time, before);
-        last.insert(*name, time[0]);
+        let mut time = [*time];
+        zone.settle(&mut time, courses.entry(*name).or_default());
+        let before = last.insert(*name, time[0]);
         if *name == NO_LABEL || before.is_some_and(|before| before >= time[0]) {
             return None;
         }

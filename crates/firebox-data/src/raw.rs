@@ -10,7 +10,7 @@ use firebox_core::{Channel, Origin};
 
 use crate::DataError;
 use crate::npy::Element;
-use crate::time::Zone;
+use crate::time::{Course, Zone};
 
 /// The code of a step without a label.
 pub(crate) const NO_LABEL: u32 = u32::MAX;
@@ -181,6 +181,8 @@ struct Known {
     place: usize,
     /// Whether a column names it. Others are named after their files.
     named: bool,
+    /// How its times go on, where they are those of a zone.
+    course: Course,
 }
 
 /// What files give, one after the other.
@@ -264,35 +266,38 @@ impl Gathered {
         named: bool,
         before: usize,
     ) -> Result<(), DataError> {
-        let name = series.name.clone();
-        let known = self.known.get(&(name.clone(), series.origin)).copied();
+        let (name, origin) = (series.name.clone(), series.origin);
+        let known = self.known.get(&(name.clone(), origin)).copied();
         let goes_on = known.filter(|known| known.named && named);
-        let last = goes_on.and_then(|known| self.raw.series[known.place].time.as_ref()?.last());
+        let mut course = goes_on.map_or(Course::default(), |known| known.course);
         if let Some(times) = &mut series.time {
-            zone.settle(times, last.copied());
+            zone.settle(times, &mut course);
         }
         let Some(known) = known else {
-            self.push(series, named);
+            self.push(series, named, course);
             return Ok(());
         };
         let first = &mut self.raw.series[known.place];
         match (known.named, named) {
-            (true, true) => first.append(series),
+            (true, true) => {
+                first.append(series);
+                self.known.insert((name, origin), Known { course, ..known });
+            }
             (true, false) => return Err(one_name(name, first, &series)),
             (false, true) => return Err(one_name(name, &series, first)),
             // Of one file, series of one name stay apart.
-            (false, false) if known.place >= before => self.push(series, named),
+            (false, false) if known.place >= before => self.push(series, named, course),
             (false, false) => {
                 series.name = self.free_name(&series)?;
-                self.push(series, named);
+                self.push(series, named, course);
             }
         }
         Ok(())
     }
 
-    fn push(&mut self, series: RawSeries, named: bool) {
+    fn push(&mut self, series: RawSeries, named: bool, course: Course) {
         let place = self.raw.series.len();
-        self.known.insert((series.name.clone(), series.origin), Known { place, named });
+        self.known.insert((series.name.clone(), series.origin), Known { place, named, course });
         self.raw.series.push(series);
     }
 

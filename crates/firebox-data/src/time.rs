@@ -241,18 +241,23 @@ impl Zone {
         Ok(())
     }
 
-    /// Settles the times of one series, in the order of its rows: one that clocks show twice is the second of the two if
-    /// the row before it, `before` the first, is as late as the first of them.
-    pub(crate) fn settle(self, times: &mut [i64], mut before: Option<i64>) {
+    /// Settles the times of one series, in the order of its rows: which of two moments one is that clocks show twice is
+    /// told by the rows before it, `series` those before the first ([`Course::which`]).
+    pub(crate) fn settle(self, times: &mut [i64], series: &mut Course) {
         let Self::Named(zone) = self else { return };
         let mut shifts = by_quarters(|time| shift(zone, time));
+        // Where the first rows are shown twice, those behind them say where the times go.
+        let mut ahead = 0;
+        if series.step == 0 && times.first().is_some_and(|time| shifts(*time).is_some()) {
+            let mut pairs = times.windows(2);
+            let clear = pairs.find(|pair| pair[0] != pair[1] && shifts(pair[1]).is_none());
+            ahead = clear.map_or(0, |pair| pair[1] - pair[0]);
+        }
         for time in times {
-            if let Some(shift) = shifts(*time)
-                && before.is_some_and(|before| before >= *time)
-            {
-                *time += shift;
+            if let Some(shift) = shifts(*time) {
+                *time = series.which([*time, *time + shift], ahead < 0);
             }
-            before = Some(*time);
+            series.go_on(*time);
         }
     }
 
@@ -261,6 +266,60 @@ impl Zone {
         let Self::Named(zone) = self else { return false };
         let mut shifts = by_quarters(|time| shift(zone, time));
         times.iter().any(|time| shifts(*time).is_some())
+    }
+}
+
+/// How the times of a series go on from row to row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Course {
+    /// The last time.
+    last: Option<i64>,
+    /// From one time to the next, the last time that it was not backwards; 0 as long as there is none.
+    step: i64,
+    /// Whether the last row was backwards.
+    turned: bool,
+}
+
+impl Course {
+    /// Takes the next time.
+    pub(crate) fn go_on(&mut self, time: i64) {
+        let step = self.last.map_or(0, |last| time.saturating_sub(last));
+        self.last = Some(time);
+        if step == 0 {
+            return;
+        }
+        // One row may be in a wrong place; of two, the times go the other way.
+        let turns = self.step != 0 && (step > 0) != (self.step > 0);
+        if !turns || self.turned {
+            self.step = step;
+        }
+        self.turned = turns && !self.turned;
+    }
+
+    /// The same of many times, each behind the one before it, of which the last ones are enough.
+    pub(crate) fn go_on_rising(&mut self, times: &[i64]) {
+        times[times.len().saturating_sub(3)..].iter().for_each(|time| self.go_on(*time));
+    }
+
+    /// Which of two moments a row is of that clocks show alike: the first of them, in the direction of the times, that
+    /// lies behind the row before; or the other one. A row that would go back by less than a step, and by the other moment
+    /// on by another than one, is there twice, and one that would go back by two small ones in a wrong place: the rows
+    /// around it are not of another hour. `falls` says whether the times go back, as long as that is not known.
+    fn which(&self, [earlier, later]: [i64; 2], falls: bool) -> i64 {
+        // Of times that go back, everything is the other way round.
+        let falls = self.step < 0 || (self.step == 0 && falls);
+        let sign = if falls { -1 } else { 1 };
+        let [first, second] = if falls { [later, earlier] } else { [earlier, later] };
+        let Some(last) = self.last else { return first };
+        let (back, on) = (sign * (last - first), sign * (second - last));
+        if back < 0 {
+            return first;
+        }
+        let step = self.step.abs();
+        let is_next = 2 * (on - step).abs() <= step;
+        let is_small = 8 * step <= later - earlier;
+        let is_odd = back < step || (is_small && back <= 2 * step);
+        if !is_next && is_odd { first } else { second }
     }
 }
 
@@ -404,7 +463,7 @@ mod tests {
         let convert = |texts: &[&str]| {
             let mut times: Vec<i64> = texts.iter().map(|text| utc(text)).collect();
             zone.to_utc(&mut times)?;
-            zone.settle(&mut times, None);
+            zone.settle(&mut times, &mut Course::default());
             Ok(times.into_iter().map(format).collect::<Vec<_>>())
         };
         assert_eq!(convert(&["2020-01-02 09:30"]).unwrap(), ["2020-01-02T14:30:00Z"]);

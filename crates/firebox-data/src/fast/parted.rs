@@ -11,7 +11,7 @@ use crate::frame::Reading;
 use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
-use crate::time::Zone;
+use crate::time::{Course, Zone};
 use crate::work::{Back, Places, Work, fits, follows_too_soon};
 use crate::{CheckPolicies, Policy};
 
@@ -89,9 +89,10 @@ pub(super) struct Parted {
     spacing: Option<i64>,
     /// The time of the row before the last that waits, if it was left out by it.
     left_out: Option<i64>,
-    /// The file of the first row, and the time of the last one that was read.
+    /// The file of the first row.
     file: Option<Arc<Path>>,
-    last: Option<i64>,
+    /// How the times go on that were read.
+    course: Course,
     /// Where its rows lie, all that were read.
     pieces: Vec<Own>,
     /// Counts and examples; and the rows that wait, as they were read, behind the last that went on.
@@ -131,7 +132,7 @@ impl Parted {
             spacing,
             left_out: None,
             file: None,
-            last: None,
+            course: Course::default(),
             pieces: vec![],
             work: Work::new(raw, &channels),
             begun: false,
@@ -232,6 +233,7 @@ impl Parted {
                 Ok(())
             }
             Seen::Clean(_, values, times) => {
+                self.course.go_on_rising(&times);
                 let raw = self.in_columns(&values, times);
                 self.mend(raw, true)?;
                 self.flush(sink)
@@ -387,7 +389,7 @@ impl Parted {
         self.work.raw = raw;
         self.work.moved = None;
         self.took(rows);
-        self.last = times.last().copied();
+        self.course.go_on_rising(times);
         self.steps += rows - 1;
         self.finite.fill(true);
         (self.begun, self.settled, self.left_out) = (true, true, None);
@@ -413,7 +415,7 @@ impl Parted {
     /// The same of rows whose times are still to be settled.
     fn mend_local(&mut self, mut rows: RawSeries, zone: Zone, clean: bool) -> Result<(), Stop> {
         if let Some(times) = &mut rows.time {
-            zone.settle(times, self.last);
+            zone.settle(times, &mut self.course);
         }
         self.mend(rows, clean)
     }
@@ -424,7 +426,6 @@ impl Parted {
         if count == 0 {
             return Ok(());
         }
-        self.last = rows.time.as_ref().and_then(|times| times.last().copied());
         self.took(count);
         for (finite, column) in self.finite.iter_mut().zip(&rows.columns) {
             *finite = *finite || column.iter().any(|value| value.is_finite());

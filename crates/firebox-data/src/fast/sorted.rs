@@ -23,6 +23,7 @@ use tempfile::TempPath;
 use crate::DataError;
 use crate::input::Input;
 use crate::mapping::Mapping;
+use crate::time::Course;
 use crate::work::Back;
 
 use super::grouped::Grouped;
@@ -63,6 +64,8 @@ pub(super) struct Scattered {
 /// What is known of the times of a series.
 #[derive(Default)]
 struct Order {
+    /// How they go on, where they are those of a zone.
+    course: Course,
     /// Of the last row, and the latest of all.
     last: Option<[i64; 2]>,
     /// Rows behind later ones, and where the first of them is, behind which time, and its own.
@@ -212,7 +215,7 @@ impl Sorting {
                 && self.timed
             {
                 let (times, order) = (&mut times[own.clone()], &mut self.known.all[code].order);
-                part.zone.settle(cast_slice_mut(times), order.last.map(|[last, _]| last));
+                part.zone.settle(cast_slice_mut(times), &mut order.course);
                 order.add(times, &places[own]);
             }
             codes.push(code);

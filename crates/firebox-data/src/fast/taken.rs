@@ -120,7 +120,7 @@ impl Apart {
         free: Option<u64>,
     ) -> Result<(), Stop> {
         let bytes = self.sorting(mapping, folder)?.bytes(rows, mapping.channels.len() + 1);
-        let what = "rows that are not in the order of their series and times, in it, and the series of them";
+        let what = "rows put in the order of their series and times, and the series that they make";
         Ok(check_room(folder, what, bytes, free)?)
     }
 }

@@ -1,5 +1,6 @@
 //! What is stored is reused while it is whole, and made anew when it is not.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -133,6 +134,30 @@ fn a_refused_run_leaves_nothing() {
     // At most a folder without anything in it.
     let left = std::fs::read_dir(files.cache().join("series-v2")).into_iter().flatten();
     assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn what_a_killed_run_left_goes_with_the_next_one_and_what_another_makes_stays() {
+    let (files, config) = setup();
+    let bucket = files.cache().join(firebox_cache::SERIES);
+    let left = |name: &str| {
+        let folder = bucket.join(name);
+        fs::create_dir_all(folder.join("result")).unwrap();
+        fs::write(folder.join("rows"), [0; 4096]).unwrap();
+        fs::File::create(folder.join(firebox_cache::MAKING)).unwrap()
+    };
+    drop(left(".making-killed"));
+    let alive = left(".making-alive");
+    alive.try_lock().unwrap();
+    let store = firebox_cache::Store::open(&files.cache()).unwrap();
+    let mut found = store.list().unwrap().leftovers;
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    assert_eq!(found.iter().map(|left| left.alive).collect::<Vec<_>>(), [true, false]);
+    assert!(!run(&files, &config).reused);
+    assert!(!bucket.join(".making-killed").exists() && bucket.join(".making-alive").exists());
+    drop(alive);
+    assert_eq!(store.prune(u64::MAX).unwrap().leftovers.len(), 1);
+    assert!(!bucket.join(".making-alive").exists());
 }
 
 #[test]

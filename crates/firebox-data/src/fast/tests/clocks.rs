@@ -37,7 +37,10 @@ struct Case {
     rows: Vec<usize>,
     /// Of each series.
     moments: Vec<Vec<i64>>,
+    /// Whether a column names the series, the last row comes first, and one row is there twice.
     named: bool,
+    turned: bool,
+    twice: bool,
 }
 
 fn case(seed: u64, folder: &Path) -> Case {
@@ -46,16 +49,29 @@ fn case(seed: u64, folder: &Path) -> Case {
     let (zone, around) = ZONES[draw(5)];
     let (named, together, typed) = (draw(3) > 0, draw(2) == 0, draw(2) == 0);
     let series = if named { 1 + draw(3) } else { 1 };
-    let (steps, minutes): (usize, usize) = (3 + draw(40), [1, 10, 15, 17][draw(4)]);
+    let (steps, minutes): (usize, usize) = (4 + draw(40), [1, 10, 15, 17][draw(4)]);
     // Not in the second of the two hours: nothing says which one the first row is of.
-    let start = around - 60 * (1 + draw(minutes * steps)) as i64;
+    let before = 1 + draw(minutes * steps);
+    let (turned, twice) = (draw(3) == 0, draw(3) == 0);
+    // Nor does anything where the last row comes first.
+    let steps = if turned { steps.max((before + 62).div_ceil(minutes) + 1) } else { steps };
+    let start = around - 60 * before as i64;
     let moment = |step: usize| start + 60 * (minutes * step) as i64;
     let moments = vec![(0..steps).map(moment).collect::<Vec<i64>>(); series];
     let rows = (0..series * steps).map(|row| match together {
         true => (row / steps, row % steps),
         false => (row % series, row / series),
     });
-    let rows: Vec<(usize, usize)> = rows.collect();
+    let mut rows: Vec<(usize, usize)> = rows.collect();
+    if turned {
+        rows.reverse();
+    }
+    if twice {
+        // Once it is known how the times go on.
+        let at = series * 3 - 1 + draw(rows.len() - (series * 3 - 1));
+        let at = if together { 2 + draw(steps - 2) } else { at };
+        rows.insert(at, rows[at]);
+    }
     let times: Vec<i64> = rows.iter().map(|(series, step)| moments[*series][*step]).collect();
     let values: Vec<f64> = (0..rows.len()).map(|row| (row * 7 % 11) as f64).collect();
     let mut columns =
@@ -81,7 +97,10 @@ fn case(seed: u64, folder: &Path) -> Case {
     let mut config = DataConfig::new(folder);
     config.path.0 = borders.windows(2).enumerate().map(write).collect();
     config.columns.time_zone = Some(zone.to_owned());
-    Case { config, rows: borders.windows(2).map(|b| b[1] - b[0]).collect(), moments, named }
+    config.checks.unsorted = Policy::Fill;
+    config.checks.duplicates = Policy::Drop;
+    let rows = borders.windows(2).map(|border| border[1] - border[0]).collect();
+    Case { config, rows, moments, named, turned, twice }
 }
 
 #[test]
@@ -89,11 +108,13 @@ fn moments_that_clocks_show_twice_are_those_of_each_series() {
     let mut twice = 0;
     for seed in 0..60 {
         let folder = tempfile::tempdir().unwrap();
-        let Case { config, rows, moments, named } = case(seed, folder.path());
+        let Case { config, rows, moments, named, turned, twice: doubled } =
+            case(seed, folder.path());
         let files = inputs(&config).unwrap();
         let expected = long(&files, &config);
         let (set, checks) = expected.as_ref().unwrap();
-        assert!(checks.findings.is_empty(), "{seed}: {:?}", checks.findings);
+        let odd = usize::from(turned) + usize::from(doubled);
+        assert_eq!(checks.findings.len(), odd, "{seed}: {:?}", checks.findings);
         for (series, moments) in set.series().iter().zip(&moments) {
             let found: Vec<i64> = series.time.iter().map(|time| time / 1_000_000).collect();
             assert_eq!(found, *moments, "{seed}");
@@ -109,7 +130,7 @@ fn moments_that_clocks_show_twice_are_those_of_each_series() {
             assert!(found == expected, "{seed}: {:?}", found.err());
         }
         for found in in_all_ways(&files, &config, &ends, folder.path()) {
-            let is_apart = named && found.as_ref().is_err_and(|said| said == "odd");
+            let is_apart = (named || turned) && found.as_ref().is_err_and(|said| said == "odd");
             assert!(is_apart || found == expected, "{seed}: {:?}", found.err());
         }
     }
@@ -127,5 +148,32 @@ fn times_of_which_some_have_a_zone_go_the_long_way_wherever_they_are() {
         });
         assert_eq!(short.unwrap_err(), "odd");
         assert!(long.unwrap_err().contains("write all of them alike"));
+    }
+}
+
+#[test]
+fn rows_in_a_wrong_place_are_not_taken_for_the_other_hour() {
+    let zone = "Europe/Zurich".parse().unwrap();
+    let moment = |minute: i64| 1_698_541_200 + 60 * (minute - 70);
+    for (at, minutes) in [(25, vec![1]), (40, vec![1]), (85, vec![1]), (110, vec![1, 2])] {
+        let mut rows: Vec<i64> = (0..200).collect();
+        minutes.iter().for_each(|by| rows.swap(at, at + by));
+        let times: Vec<i64> = rows.iter().map(|row| moment(*row)).collect();
+        let columns = vec![
+            shown(&times, zone, true),
+            Column::new("x".into(), rows.iter().map(|row| *row as f64).collect::<Vec<_>>()),
+        ];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        let mut table = DataFrame::new(200, columns).unwrap();
+        ParquetWriter::new(std::fs::File::create(&path).unwrap()).finish(&mut table).unwrap();
+        let mut config = DataConfig::new(&path);
+        config.columns.time_zone = Some("Europe/Zurich".to_owned());
+        config.checks.unsorted = Policy::Fill;
+        let files = inputs(&config).unwrap();
+        let (set, _) = long(&files, &config).unwrap();
+        let found: Vec<i64> = set.series()[0].time.iter().map(|time| time / 1_000_000).collect();
+        assert_eq!(found, (0..200).map(moment).collect::<Vec<_>>(), "{at}");
+        assert!((0..200).all(|row| set.series()[0].values.at(row) == row as f64), "{at}");
     }
 }
