@@ -4,7 +4,7 @@ use polars::prelude::{DataType, TimeUnit as Stored};
 use rayon::prelude::*;
 
 use crate::frame::Reading;
-use crate::time::{Written, Zone, epoch, in_units, likely_unit, parse_epoch, parse_iso};
+use crate::time::{Clocks, Written, Zone, epoch, in_units, likely_unit, parse_epoch, parse_iso};
 use crate::{DataError, TimeUnit};
 
 /// The end of the year 2299: no data is from then.
@@ -18,15 +18,15 @@ impl Reading<'_> {
     /// A column as times, and the zone of the clocks that showed them, by which they are still to be
     /// [settled](Zone::settle), series by series: until then, those that clocks show twice are the first of the two.
     pub(crate) fn times_of_clocks(&self, name: &str) -> Result<(Vec<i64>, Zone), DataError> {
-        let (mut times, local) = self.as_written(name)?;
-        if local {
+        let (mut times, clocks) = self.as_written(name)?;
+        if clocks.local {
             self.local(name, &mut times)?;
         }
         if let Some(row) = times.iter().position(|time| time.unsigned_abs() > COUNTABLE) {
             let (time, problem) = (times[row].to_string(), NOT_COUNTABLE.to_owned());
             return Err(self.bad_time(row, name, &time, problem));
         }
-        let zone = if local { *self.zone } else { Zone::Utc };
+        let zone = if clocks.local { *self.zone } else { Zone::Utc };
         let unit = self.config.columns.time_unit;
         if unit == TimeUnit::Auto {
             return Ok((times, zone));
@@ -48,8 +48,8 @@ impl Reading<'_> {
         self.bad_time(row, name, &format!("{number}"), problem)
     }
 
-    /// Times as they stand there, and whether they are those of a zone that is not written with them.
-    pub(crate) fn as_written(&self, name: &str) -> Result<(Vec<i64>, bool), DataError> {
+    /// Times as they stand there, and by which clocks.
+    pub(crate) fn as_written(&self, name: &str) -> Result<(Vec<i64>, Clocks), DataError> {
         let column = self.column(name)?;
         let unit = self.config.columns.time_unit;
         match column.dtype() {
@@ -61,20 +61,21 @@ impl Reading<'_> {
                     Stored::Nanoseconds => TimeUnit::Ns,
                 };
                 // A stored zone says how to show the time; what is stored is in UTC.
-                Ok((self.whole_times(name, unit)?, zone.is_none()))
+                let clocks = if zone.is_none() { Clocks::LOCAL } else { Clocks::UTC };
+                Ok((self.whole_times(name, unit)?, clocks))
             }
             DataType::Date => {
                 let mut times = self.whole_times(name, TimeUnit::S)?;
                 times.iter_mut().for_each(|time| *time *= 86_400);
-                Ok((times, true))
+                Ok((times, Clocks::LOCAL))
             }
             kind if kind.is_integer() && unit == TimeUnit::Auto => {
                 let first = column.cast(&DataType::Int64).ok().and_then(|c| c.i64().ok()?.get(0));
                 Err(self.undeclared(name, first.unwrap_or(0) as f64))
             }
-            kind if kind.is_integer() => Ok((self.whole_times(name, unit)?, false)),
+            kind if kind.is_integer() => Ok((self.whole_times(name, unit)?, Clocks::UTC)),
             kind if kind.is_float() && unit != TimeUnit::Auto => {
-                Ok((self.float_times(name, unit)?, false))
+                Ok((self.float_times(name, unit)?, Clocks::UTC))
             }
             kind if kind.is_float() => Err(self.undeclared(name, self.numbers(name)?[0])),
             kind => Err(self.wrong_type(
@@ -146,7 +147,7 @@ impl Reading<'_> {
         self.numbers(name)?.into_iter().enumerate().map(time).collect()
     }
 
-    fn text_times(&self, name: &str, unit: TimeUnit) -> Result<(Vec<i64>, bool), DataError> {
+    fn text_times(&self, name: &str, unit: TimeUnit) -> Result<(Vec<i64>, Clocks), DataError> {
         let column = self.column(name)?;
         let text = column.str().map_err(|error| self.polars(&error))?;
         let chunks: Vec<_> = text.downcast_iter().collect();
@@ -170,20 +171,30 @@ impl Reading<'_> {
             let (row, value) = bad.unwrap_or((0, None));
             return Err(self.no_time(row, name, value.unwrap_or_default(), unit));
         };
-        let local = parts.iter().flatten().any(|time| matches!(time, Written::Local(_)));
+        let mut clocks = Clocks::default();
+        for time in parts.iter().flatten() {
+            match time {
+                Written::Utc(_) => clocks.utc = true,
+                Written::Offset(_) => clocks.offset = true,
+                Written::Local(_) => clocks.local = true,
+            }
+        }
+        let differ = clocks.differ(*self.zone);
         let mut times = Vec::with_capacity(text.len());
         for time in parts.into_iter().flatten() {
             match time {
-                Written::Utc(_) if local && !matches!(self.zone, Zone::Utc) => {
+                Written::Utc(_) | Written::Offset(_) if differ => {
                     let row = times.len();
                     let value = text.get(row).unwrap_or_default();
                     let problem = "has a zone, but other rows have none: write all of them alike";
                     return Err(self.bad_time(row, name, value, problem.to_owned()));
                 }
-                Written::Utc(time) | Written::Local(time) => times.push(time),
+                Written::Utc(time) | Written::Offset(time) | Written::Local(time) => {
+                    times.push(time);
+                }
             }
         }
-        Ok((times, local))
+        Ok((times, clocks))
     }
 
     fn no_time(&self, row: usize, name: &str, value: &str, unit: TimeUnit) -> DataError {

@@ -12,11 +12,40 @@ const DAY: i64 = 86_400 * SECOND;
 /// Offsets of most zones change on full quarter hours.
 const QUARTER: i64 = 15 * 60 * SECOND;
 
-/// A time as it is written: in UTC, or in a zone that is not written with it.
+/// A time as it is written: in UTC, with another offset from it, which is taken off, or in a zone that is not written
+/// with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     Utc(i64),
+    Offset(i64),
     Local(i64),
+}
+
+/// By which clocks the times of some rows are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Clocks {
+    pub(crate) utc: bool,
+    pub(crate) offset: bool,
+    pub(crate) local: bool,
+}
+
+impl Clocks {
+    pub(crate) const UTC: Self = Self { utc: true, offset: false, local: false };
+    pub(crate) const LOCAL: Self = Self { utc: false, offset: false, local: true };
+
+    /// Those of both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            utc: self.utc || other.utc,
+            offset: self.offset || other.offset,
+            local: self.local || other.local,
+        }
+    }
+
+    /// Whether rows without a zone are of another one than rows beside them.
+    pub(crate) fn differ(self, zone: Zone) -> bool {
+        self.local && (self.offset || (self.utc && zone != Zone::Utc))
+    }
 }
 
 /// Reads `YYYY-MM-DD` or `YYYYMMDD`, then optionally `T` or a space and `HH:MM[:SS[.fraction]]` or
@@ -51,7 +80,10 @@ pub(crate) fn parse_iso(text: &[u8]) -> Option<Written> {
     Some(match rest[end..].trim_ascii() {
         b"" => Written::Local(time),
         b"Z" | b"z" | b"UTC" => Written::Utc(time),
-        zone => Written::Utc(time - offset(zone)?),
+        zone => match offset(zone)? {
+            0 => Written::Utc(time),
+            offset => Written::Offset(time - offset),
+        },
     })
 }
 
@@ -370,7 +402,7 @@ mod tests {
 
     fn utc(text: &str) -> i64 {
         match parse_iso(text.as_bytes()) {
-            Some(Written::Utc(time) | Written::Local(time)) => time,
+            Some(Written::Utc(time) | Written::Offset(time) | Written::Local(time)) => time,
             None => panic!("{text}"),
         }
     }

@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use firebox_core::{Channel, Role};
-use polars::prelude::{Column, DataFrame, Int64Chunked, IntoColumn, TimeUnit, TimeZone};
+use polars::prelude::{Column, DataFrame, DataType, Int64Chunked, IntoColumn, TimeUnit, TimeZone};
 
 use crate::frame::{Reading, Table};
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL, in_order};
-use crate::time::Zone;
+use crate::time::{Clocks, Zone};
 
 use super::parted::Short;
 
@@ -22,8 +22,8 @@ pub(super) struct Layout {
     classes: Mutex<Interner>,
     /// The channels that are left out.
     void: Vec<String>,
-    /// Whether the times of a file are those of a zone that is not written with them, once a table of it was seen.
-    local: Mutex<Option<bool>>,
+    /// By which clocks the times of a file are written, as far as its tables were seen.
+    clocks: Mutex<Clocks>,
 }
 
 impl Layout {
@@ -39,20 +39,21 @@ impl Layout {
 
     /// Says that the tables that come are those of another file.
     pub(super) fn begin_file(&self) {
-        *self.local.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.clocks.lock().unwrap_or_else(PoisonError::into_inner) = Clocks::default();
     }
 
-    /// The same table with its times parsed if they may be those of a zone. None if they cannot be, or if others of the
-    /// file are written otherwise, which is told of on the long way.
+    /// The same table with its times parsed if they are texts. None if they cannot be, or if others of the file are those
+    /// of another zone, which is told of on the long way.
     fn timed<'a>(&self, table: Table<'a>, zone: &Zone) -> Option<Table<'a>> {
-        if *zone == Zone::Utc || table.mapping().time.is_none() {
+        let Some(time) = &table.mapping().time else { return Some(table) };
+        if *table.frame().column(time).ok()?.dtype() != DataType::String {
             return Some(table);
         }
-        let (frame, local) = with_times(&table.reading(zone))?;
-        let mut of_file = self.local.lock().unwrap_or_else(PoisonError::into_inner);
-        let alike = *of_file.get_or_insert(local) == local;
+        let (frame, clocks) = with_times(&table.reading(zone))?;
+        let mut of_file = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        *of_file = of_file.and(clocks);
         let mapping = table.mapping().clone();
-        alike.then(|| table.with(frame, mapping))
+        (!of_file.differ(*zone)).then(|| table.with(frame, mapping))
     }
 
     /// The same table with its labels as the last channel, if it has any; none if they, or its times, cannot be read.
@@ -106,15 +107,15 @@ impl Layout {
     }
 }
 
-/// A table with its times parsed, as they are written, and whether they are those of a zone that is not.
-pub(super) fn with_times(reading: &Reading<'_>) -> Option<(DataFrame, bool)> {
+/// A table with its times parsed, as they are written, and by which clocks.
+pub(super) fn with_times(reading: &Reading<'_>) -> Option<(DataFrame, Clocks)> {
     let mut frame = reading.frame.clone();
-    let Some(name) = &reading.mapping.time else { return Some((frame, false)) };
-    let (times, local) = reading.as_written(name).ok()?;
-    let zone = if local { None } else { Some(TimeZone::UTC) };
+    let Some(name) = &reading.mapping.time else { return Some((frame, Clocks::UTC)) };
+    let (times, clocks) = reading.as_written(name).ok()?;
+    let zone = if clocks.local { None } else { Some(TimeZone::UTC) };
     let times = Int64Chunked::from_vec(name.as_str().into(), times);
     frame.with_column(times.into_datetime(TimeUnit::Microseconds, zone).into_column()).ok()?;
-    Some((frame, local))
+    Some((frame, clocks))
 }
 
 /// Rows of so many numbers without the last of each, which is a code, and the codes.

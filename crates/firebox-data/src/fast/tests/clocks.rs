@@ -139,15 +139,47 @@ fn moments_that_clocks_show_twice_are_those_of_each_series() {
 
 #[test]
 fn times_of_which_some_have_a_zone_go_the_long_way_wherever_they_are() {
-    let row = |minute: usize, zone: &str| format!("2023-10-29 00:{minute:02}{zone},{minute}\n");
-    for other in [0, 7, 19] {
-        let rows = (0..20).map(|minute| row(minute, if minute == other { "Z" } else { "" }));
-        let text = format!("time,x\n{}", rows.collect::<String>());
+    let zurich = Some("Europe/Zurich");
+    // Without a zone of the others, UTC is what they are.
+    for (zone, offset, is_mixed) in [
+        (zurich, "Z", true),
+        (zurich, "+02:00", true),
+        (None, "Z", false),
+        (None, "+00:00", false),
+        (None, "+02:00", true),
+    ] {
+        let row = |minute: usize| {
+            let offset = if minute < 10 { offset } else { "" };
+            let hour = if offset == "+02:00" { 2 } else { 0 };
+            format!("2023-10-29 {hour:02}:{minute:02}{offset},{minute}\n")
+        };
+        let text = format!("time,x\n{}", (0..20).map(row).collect::<String>());
         let [short, long] = ways(&text, |config| {
-            config.columns.time_zone = Some("Europe/Zurich".to_owned());
+            config.columns.time_zone = zone.map(str::to_owned);
         });
-        assert_eq!(short.unwrap_err(), "odd");
-        assert!(long.unwrap_err().contains("write all of them alike"));
+        match is_mixed {
+            true => {
+                assert_eq!(short.unwrap_err(), "odd");
+                assert!(long.unwrap_err().contains("row 1, column `time`"));
+            }
+            false => assert!(short.is_ok() && short == long, "{:?}", long.err()),
+        }
+        // In parts of which each is alike.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.parquet");
+        let times: Vec<String> =
+            (0..20).map(|minute| row(minute).split_once(',').unwrap().0.to_owned()).collect();
+        let values: Vec<f64> = (0..20).map(f64::from).collect();
+        let columns = vec![Column::new("time".into(), times), Column::new("x".into(), values)];
+        let mut table = DataFrame::new(20, columns).unwrap();
+        let file = std::fs::File::create(&path).unwrap();
+        ParquetWriter::new(file).with_row_group_size(Some(10)).finish(&mut table).unwrap();
+        let mut config = DataConfig::new(&path);
+        config.columns.time_zone = zone.map(str::to_owned);
+        let files = inputs(&config).unwrap();
+        for found in in_all_ways(&files, &config, &[vec![10, 20]], folder.path()) {
+            assert_eq!(found.is_err_and(|said| said == "odd"), is_mixed, "{offset}");
+        }
     }
 }
 
