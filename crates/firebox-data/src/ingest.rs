@@ -24,8 +24,8 @@ use crate::time::Zone;
 use crate::timeframes::derive;
 use crate::warnings::{warn, warn_of};
 use crate::{
-    Action, Checks, ClipsConfig, ConstantPolicy, DataConfig, DataError, Defect, Finding, Format,
-    clips, demand, fast, frame, market, npy, store, ts,
+    Action, Checks, ClipsConfig, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Defect,
+    Finding, Format, clips, demand, fast, frame, market, npy, store, ts,
 };
 
 /// Data that is ready to be split and cut into windows.
@@ -418,6 +418,10 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
     }
     // A CSV file that ends within a row is refused, and was not once: what was stored of one is still taken, so that nobody
     // who has whole files reads and trains anew.
+    if config.checks.crowded == CrowdedPolicy::Drop {
+        // Of rows of a higher rate, the first one stayed once that was early enough.
+        key = key.field("crowded", "the nearest stays");
+    }
     if config.columns.time_zone.is_some() {
         // Which of two moments a clock showed was once told by the row before, of whatever series.
         key = key.field("clocks", "of each series");

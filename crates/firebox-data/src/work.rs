@@ -36,11 +36,6 @@ pub(crate) fn is_soon(difference: i64, interval: i64) -> bool {
     difference < interval - interval / 2
 }
 
-/// Whether a row follows too soon on the last one that stays, behind which one was left out if `dropped` says so.
-pub(crate) fn follows_too_soon(difference: i64, interval: i64, dropped: bool) -> bool {
-    is_soon(difference, interval) || (dropped && difference < interval - interval / 10)
-}
-
 /// Rows behind later ones.
 pub(crate) struct Back {
     pub(crate) rows: u64,
@@ -237,8 +232,8 @@ impl Work {
     }
 
     /// Leaves out those of `own` rows, and counts them, that follow too soon on the last one that stays. Behind one of them,
-    /// nearly a whole interval has to pass (a tenth is for clocks that are not quite even): rows of a higher rate become
-    /// rows of this one. All before `own` stay; `dropped` is the time of one that was left out behind the last of them.
+    /// nearly a whole interval has to pass (a tenth is for clocks that are not quite even), and of two rows the one stays
+    /// that is nearer to a whole one: rows of a higher rate become rows of this one. All before `own` stay; `dropped` is the time of one that was left out behind the last of them.
     /// Returns the same of the last of `own`.
     pub(crate) fn drop_crowded(
         &mut self,
@@ -252,8 +247,14 @@ impl Work {
         kept.extend(0..own.start as u32);
         for row in own.clone() {
             let time = times[row];
-            let behind = dropped.is_some();
-            let soon = last.is_some_and(|last| follows_too_soon(time - last, interval, behind));
+            let soon = last.is_some_and(|last| {
+                let from_whole = |time: i64| (time - last - interval).abs();
+                let is_next_nearer =
+                    || times.get(row + 1).is_some_and(|next| from_whole(*next) < from_whole(time));
+                let is_early = || time - last < interval - interval / 10;
+                let behind = dropped.is_some();
+                is_soon(time - last, interval) || (behind && (is_early() || is_next_nearer()))
+            });
             dropped = soon.then_some(time);
             if soon {
                 first.get_or_insert(row);

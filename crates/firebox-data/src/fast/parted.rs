@@ -12,7 +12,7 @@ use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
 use crate::time::{Course, Zone};
-use crate::work::{Back, Places, Work, fits, follows_too_soon};
+use crate::work::{Back, Places, Work, fits, is_soon};
 use crate::{CheckPolicies, Policy};
 
 use super::seen::{Seen, columns};
@@ -436,7 +436,7 @@ impl Parted {
         // A run of missing values that may still be filled: each part would look at all of it again.
         known((self.waiting() <= MOST_WAITING).then_some(()))?;
         let alone = is_last && count > 1 && self.waiting() == 1;
-        self.settled = clean && alone && !self.is_last_crowded();
+        self.settled = clean && alone && !self.may_be_crowded();
         Ok(())
     }
 
@@ -445,12 +445,12 @@ impl Parted {
         self.work.raw.len().saturating_sub(1)
     }
 
-    /// Whether the last row would be left out as one that follows too soon.
-    fn is_last_crowded(&self) -> bool {
+    /// Whether the last row may be left out as one that follows too soon, which the next one may say.
+    fn may_be_crowded(&self) -> bool {
         let times = self.work.raw.time.as_deref().unwrap_or_default();
         match (self.spacing, times) {
             (Some(spacing), [.., before, last]) => {
-                follows_too_soon(last - before, spacing, self.left_out.is_some())
+                self.left_out.is_some() || is_soon(last - before, spacing)
             }
             _ => false,
         }

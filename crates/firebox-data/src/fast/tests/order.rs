@@ -203,6 +203,33 @@ fn a_row_that_was_left_out_still_says_what_was_before_the_next() {
 }
 
 #[test]
+fn of_rows_of_a_higher_rate_those_at_whole_intervals_stay() {
+    for seconds in [1, 5, 7, 10, 13] {
+        let minutes = (0..1000).map(|minute| 60 * minute);
+        let burst = (1..900).filter(|second| second % seconds == 0).map(|second| 3000 + second);
+        let mut times: Vec<i64> = minutes.clone().chain(burst).collect();
+        times.sort_unstable();
+        times.dedup();
+        let row = |time: &i64| {
+            format!(
+                "{},{}\n",
+                crate::time::format(1_700_000_040_000_000 + time * 1_000_000),
+                time % 997
+            )
+        };
+        let text = format!("time,x\n{}", times.iter().map(row).collect::<String>());
+        let [short, long] = ways(&text, |config| {
+            config.checks.crowded = CrowdedPolicy::Drop;
+        });
+        let (set, _) = short.as_ref().unwrap();
+        let found: Vec<i64> =
+            set.series()[0].time.iter().map(|time| time / 1_000_000 - 1_700_000_040).collect();
+        assert_eq!(found, minutes.collect::<Vec<_>>(), "{seconds}");
+        assert!(short == long, "{seconds}");
+    }
+}
+
+#[test]
 fn times_whose_differences_cannot_be_counted_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
