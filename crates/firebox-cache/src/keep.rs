@@ -11,10 +11,10 @@ use firebox_core::Key;
 
 use crate::error::{CacheError, Damage};
 use crate::files::{self, FileRecord, check_file, temporary};
-use crate::lock;
 use crate::manifest::{self, AnyManifest, Manifest};
 use crate::remote;
 use crate::store::{AUGMENTED, REMOTE, SERIES, Store, TOKENS};
+use crate::{aside, lock};
 
 /// The buckets that are listed and pruned.
 const BUCKETS: [&str; 5] = [AUGMENTED, SERIES, FORMER_SERIES, TOKENS, REMOTE];
@@ -200,11 +200,9 @@ impl Store {
         }
     }
 
-    /// The lock of whoever makes the entry that something half-made is named after, if there is one.
+    /// The lock of whoever makes something, or the entry that it is named after, if there is one.
     fn make_lock(&self, path: &Path) -> Option<PathBuf> {
-        // Some of it has one of its own.
-        let own = path.join(lock::MAKING);
-        if own.is_file() {
+        if let Some(own) = aside::lock_of(path) {
             return Some(own);
         }
         let name = path.file_name()?.to_string_lossy().into_owned();

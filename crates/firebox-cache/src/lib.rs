@@ -60,6 +60,7 @@
 //! }
 //! ```
 
+mod aside;
 mod augment;
 mod copy;
 mod element;
@@ -82,6 +83,7 @@ mod shard;
 mod shards;
 mod store;
 
+pub use aside::Aside;
 pub use augment::{Applied, Augmenter};
 pub use element::Values;
 pub use error::{CacheError, Damage};
@@ -89,7 +91,6 @@ pub use files::FileRecord;
 pub use guard::MappedFile;
 pub use hint::{ahead, fetch, large_pages};
 pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
-pub use lock::MAKING;
 pub use parameters::{ParameterError, check_parameters};
 pub use price::{Bars, PriceScale};
 pub use recipe::{Drawn, Recipe};

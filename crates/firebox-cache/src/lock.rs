@@ -13,9 +13,6 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::CacheError;
 
-/// The lock file in a folder of something half-made that is not named after an entry: whoever makes it holds it.
-pub const MAKING: &str = "making";
-
 /// A lock held until it is dropped. Empty where the file system cannot lock or be written to: then
 /// nobody else can remove anything there either, or renaming alone must keep entries whole.
 #[derive(Debug)]

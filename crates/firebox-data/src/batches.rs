@@ -30,8 +30,14 @@ impl Batches {
         alike.then(|| Self { about, dictionaries: Dictionaries::default() })
     }
 
-    /// Reads the dictionaries of columns in use, if any has one.
-    pub(crate) fn with_dictionaries(mut self, file: &[u8], mapping: &Mapping) -> Option<Self> {
+    /// The same with the dictionaries of columns in use, if any has one; none if one of these columns is none that is
+    /// decoded here.
+    pub(crate) fn of_columns(mut self, file: &[u8], mapping: &Mapping) -> Option<Self> {
+        let can = |kind: &ArrowDataType| match kind {
+            ArrowDataType::Dictionary(_, values, _) => is_text(values),
+            kind => is_plain(kind),
+        };
+        mapping.used().all(|name| self.kind(name).is_some_and(can)).then_some(())?;
         let has_one = |name| matches!(self.kind(name), Some(ArrowDataType::Dictionary(..)));
         if mapping.used().any(has_one) {
             let (mut file, scratch) = (Cursor::new(file), &mut vec![]);
@@ -59,15 +65,6 @@ impl Batches {
             usize::try_from(rows.ok()?).ok()
         };
         self.about.blocks.iter().map(rows).collect()
-    }
-
-    /// Whether every column in use is one that is decoded here.
-    pub(crate) fn can_decode(&self, mapping: &Mapping) -> bool {
-        let can = |kind: &ArrowDataType| match kind {
-            ArrowDataType::Dictionary(_, values, _) => is_text(values),
-            kind => is_plain(kind),
-        };
-        mapping.used().all(|name| self.kind(name).is_some_and(can))
     }
 
     /// Where in the file some batches lie.

@@ -189,7 +189,6 @@ pub(crate) fn read(
     // Rows are found again by the path of their file.
     let paths: HashSet<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     known((paths.len() == inputs.len()).then_some(()))?;
-    let mut how = How::default();
     // Of files that are read once more nobody hears again.
     let most = Cell::new(0);
     let files = |done| {
@@ -198,9 +197,20 @@ pub(crate) fn read(
         }
     };
     let told = &Told { files: &files, timed: told.timed };
+    again_if_told(How::default(), sink.is_memory(), |how| {
+        all((inputs, config, zone), how, sink.anew(), told)
+    })
+}
+
+/// Reads anew as long as something is found that is to be known before rows are taken.
+fn again_if_told<T>(
+    mut how: How,
+    in_memory: bool,
+    read: impl Fn(&How) -> Result<T, Stop>,
+) -> Result<T, Stop> {
     loop {
-        let found = all((inputs, config, zone), &how, sink.anew(), told);
-        match found.as_ref().err().and_then(|stop| how.after(stop, sink.is_memory())) {
+        let found = read(&how);
+        match found.as_ref().err().and_then(|stop| how.after(stop, in_memory)) {
             Some(next) => how = next,
             None => return found,
         }

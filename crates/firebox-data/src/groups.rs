@@ -57,6 +57,14 @@ impl Stored {
         Some((Self::Arrow(Box::new(batches)), declared))
     }
 
+    /// The same for columns that are in use; none if one of them cannot be decoded.
+    fn of_columns(self, file: &[u8], mapping: &Mapping) -> Option<Self> {
+        match self {
+            Self::Parquet(..) => Some(self),
+            Self::Arrow(batches) => Some(Self::Arrow(Box::new(batches.of_columns(file, mapping)?))),
+        }
+    }
+
     /// Rows of each group.
     fn rows(&self, file: &[u8]) -> Option<Vec<usize>> {
         match self {
@@ -78,17 +86,8 @@ impl<'a> Groups<'a> {
             _ => Stored::parquet(file.bytes())?,
         };
         let mapping = frame::mapped(input, config, &declared).ok()?;
-        let can_decode = match &stored {
-            Stored::Parquet(..) => true,
-            Stored::Arrow(batches) => batches.can_decode(&mapping),
-        };
-        (can_decode && declared.all_can_be_read()).then_some(())?;
-        let stored = match stored {
-            Stored::Arrow(batches) => {
-                Stored::Arrow(Box::new(batches.with_dictionaries(file.bytes(), &mapping)?))
-            }
-            stored => stored,
-        };
+        declared.all_can_be_read().then_some(())?;
+        let stored = stored.of_columns(file.bytes(), &mapping)?;
         let rows = stored.rows(file.bytes())?;
         Some(Self { input, config, file, stored, rows, mapping })
     }

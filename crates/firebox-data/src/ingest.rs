@@ -408,6 +408,8 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
     if inputs[0].format == Format::Samples {
         key = key.field("read", "in place");
     }
+    // A CSV file that ends within a row is refused, and was not once. That is no part of the key: what was stored of one is
+    // still taken, so that nobody who has whole files reads and trains anew.
     if inputs[0].format == Format::Npy {
         // Sets of mixed types were stored once, and are refused.
         key = key.field("types", "alike");
@@ -416,8 +418,6 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
         // What a name of a column and of a file means was once decided by the order of the files.
         key = key.field("names", "told apart");
     }
-    // A CSV file that ends within a row is refused, and was not once: what was stored of one is still taken, so that nobody
-    // who has whole files reads and trains anew.
     if config.checks.crowded == CrowdedPolicy::Drop {
         // Of rows of a higher rate, the first one stayed once that was early enough.
         key = key.field("crowded", "the nearest stays");

@@ -8,7 +8,7 @@ use crate::time::{Clocks, Written, Zone, epoch, in_units, likely_unit, parse_epo
 use crate::{DataError, TimeUnit};
 
 /// The end of the year 2299: no data is from then.
-const FARTHEST: i64 = 10_413_792_000_000_000;
+const FARTHEST: u64 = 10_413_792_000_000_000;
 /// What lies between two times that are no farther than this can be counted, too.
 const COUNTABLE: u64 = i64::MAX as u64 / 2;
 const NOT_COUNTABLE: &str =
@@ -22,20 +22,19 @@ impl Reading<'_> {
         if clocks.local {
             self.local(name, &mut times)?;
         }
-        if let Some(row) = times.iter().position(|time| time.unsigned_abs() > COUNTABLE) {
-            let (time, problem) = (times[row].to_string(), NOT_COUNTABLE.to_owned());
-            return Err(self.bad_time(row, name, &time, problem));
-        }
         let zone = if clocks.local { *self.zone } else { Zone::Utc };
         let unit = self.config.columns.time_unit;
-        if unit == TimeUnit::Auto {
-            return Ok((times, zone));
-        }
         // Numbers of another unit than the declared one end up far in the future.
-        match times.iter().position(|time| time.abs() > FARTHEST) {
-            Some(row) => Err(self.too_far(row, name, times[row], unit)),
-            None => Ok((times, zone)),
-        }
+        let most = if unit == TimeUnit::Auto { COUNTABLE } else { FARTHEST };
+        let Some(row) = times.iter().position(|time| time.unsigned_abs() > most) else {
+            return Ok((times, zone));
+        };
+        Err(match unit {
+            TimeUnit::Auto => {
+                self.bad_time(row, name, &times[row].to_string(), NOT_COUNTABLE.to_owned())
+            }
+            unit => self.too_far(row, name, times[row], unit),
+        })
     }
 
     fn too_far(&self, row: usize, name: &str, time: i64, unit: TimeUnit) -> DataError {

@@ -6,18 +6,17 @@
 //! key at once both succeed, and one result stays. Large series are mapped: the system gives their
 //! memory up when it is short.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_cache::{FileRecord, MAKING, SERIES};
+use firebox_cache::{Aside, FileRecord, SERIES};
 use firebox_core::{
     Backing, Channel, Column, Key, Origin, Series, SeriesSet, SeriesValues, StepLabels,
 };
 use serde::{Deserialize, Serialize};
-use tempfile::TempDir;
 
 use crate::plain::{Kind, Mapped, Writer};
 use crate::raw::{NO_LABEL, label_of};
@@ -31,8 +30,6 @@ const VALUES: &str = "values.npy";
 const TIME: &str = "time.npy";
 const LABELS: &str = "labels.npy";
 const MANIFEST: &str = "manifest.json";
-/// How folders begin in which a result is being made.
-const BEING_MADE: &str = ".making-";
 /// Values of fewer bytes are read into memory, where no other program can change them.
 const MAPPED: u64 = 32 << 20;
 
@@ -354,48 +351,11 @@ pub(crate) fn check_room(
     Err(DataError::NoRoom { path, what, bytes, free })
 }
 
-/// A folder that goes, and a lock in it that says whether whoever makes something there is alive.
-struct Aside {
-    folder: TempDir,
-    _lock: File,
-}
-
-impl Aside {
-    fn path(&self) -> &Path {
-        self.folder.path()
-    }
-}
-
-/// Removes what processes left that were killed, as far as it can be.
-fn sweep(bucket: &Path) {
-    for entry in fs::read_dir(bucket).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(BEING_MADE) {
-            let lock = File::options().append(true).open(entry.path().join(MAKING));
-            // It is held while the folder goes, so that nobody else tries.
-            if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
-                let _ = fs::remove_dir_all(entry.path());
-            }
-        }
-    }
-}
-
 /// A folder for a result that is being made, which goes with the first of the two.
 fn aside(cache: &Path) -> Result<(Aside, PathBuf), DataError> {
     let bucket = cache.join(SERIES);
     fs::create_dir_all(&bucket).map_err(DataError::io("make the folder", &bucket))?;
-    sweep(&bucket);
-    let aside = tempfile::Builder::new()
-        .prefix(BEING_MADE)
-        .tempdir_in(&bucket)
-        .map_err(DataError::io("write to the folder", &bucket))?;
-    let path = aside.path().join("lock");
-    let lock = File::create_new(&path).map_err(DataError::io("write", &path))?;
-    // Where nothing can be locked, what is left of a process that was killed is told by its age alone.
-    if lock.try_lock().is_ok() {
-        // Nobody finds it before it is held.
-        fs::rename(&path, path.with_file_name(MAKING)).map_err(DataError::io("write", &path))?;
-    }
-    let aside = Aside { folder: aside, _lock: lock };
+    let aside = Aside::begin(&bucket).map_err(DataError::io("write to the folder", &bucket))?;
     // A folder within: temporary folders are private, the result need not be.
     let folder = aside.path().join("result");
     fs::create_dir(&folder).map_err(DataError::io("make the folder", &folder))?;

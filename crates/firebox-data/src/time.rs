@@ -306,9 +306,9 @@ impl Zone {
 pub(crate) struct Course {
     /// The last time.
     last: Option<i64>,
-    /// From one time to the next, the last time that it was not backwards; 0 as long as there is none.
+    /// What lies between two rows, the last time that they went on in their direction; 0 as long as there is none.
     step: i64,
-    /// Whether the last row was backwards.
+    /// Whether the last row went the other way.
     turned: bool,
 }
 

@@ -233,8 +233,8 @@ impl Work {
 
     /// Leaves out those of `own` rows, and counts them, that follow too soon on the last one that stays. Behind one of them,
     /// nearly a whole interval has to pass (a tenth is for clocks that are not quite even), and of two rows the one stays
-    /// that is nearer to a whole one: rows of a higher rate become rows of this one. All before `own` stay; `dropped` is the time of one that was left out behind the last of them.
-    /// Returns the same of the last of `own`.
+    /// that is nearer to a whole one: rows of a higher rate become rows of this one. All before `own` stay; `dropped` is the
+    /// time of one that was left out behind the last of them. Returns the same of the last of `own`.
     pub(crate) fn drop_crowded(
         &mut self,
         own: &Range<usize>,

@@ -71,24 +71,28 @@ fn write_odd(folder: &Path) {
     ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
 }
 
-fn write(folder: &Path) {
-    let csv = std::fs::File::create(folder.join("bars.csv")).unwrap();
+/// Bars of these rows, as CSV and Parquet.
+fn write_bars<R: Iterator<Item = usize>>(folder: &Path, name: &str, rows: impl Fn() -> R) {
+    let csv = std::fs::File::create(folder.join(format!("{name}.csv"))).unwrap();
     let mut csv = std::io::BufWriter::new(csv);
     writeln!(csv, "time,open,high,low,close").unwrap();
-    for row in 0..ROWS {
+    for row in rows() {
         let [open, high, low, close] = bar(row);
         writeln!(csv, "{},{open},{high},{low},{close}", time(row)).unwrap();
     }
     csv.into_inner().unwrap();
-    let times: Vec<i64> = (0..ROWS).map(time).collect();
-    let mut columns = vec![Column::new("time".into(), times)];
+    let mut columns = vec![Column::new("time".into(), rows().map(time).collect::<Vec<i64>>())];
     for (at, name) in ["open", "high", "low", "close"].into_iter().enumerate() {
-        let values: Vec<f64> = (0..ROWS).map(|row| bar(row)[at]).collect();
+        let values: Vec<f64> = rows().map(|row| bar(row)[at]).collect();
         columns.push(Column::new(name.into(), values));
     }
-    let mut frame = DataFrame::new(ROWS, columns).unwrap();
-    let file = std::fs::File::create(folder.join("bars.parquet")).unwrap();
+    let mut frame = DataFrame::new(rows().count(), columns).unwrap();
+    let file = std::fs::File::create(folder.join(format!("{name}.parquet"))).unwrap();
     ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+}
+
+fn write(folder: &Path) {
+    write_bars(folder, "bars", || 0..ROWS);
 }
 
 fn config(folder: &Path, name: &str) -> DataConfig {
@@ -168,9 +172,7 @@ fn a_table_of_series_that_a_column_names_larger_than_memory_is_ingested() {
     let test = "a_table_of_series_that_a_column_names_larger_than_memory_is_ingested";
     in_little_memory(test, LIMIT + (32 << 10), folder.path());
     let config = config(folder.path(), "packed.arrow");
-    let (set, checks) = read(&config, &Silent).unwrap();
-    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
-    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+    assert_stored_is_read(&config, folder.path());
 }
 
 /// Series of a panel, whose rows are in turn.
@@ -252,9 +254,7 @@ fn a_panel_larger_than_memory_whose_series_are_in_turn_is_ingested() {
     let test = "a_panel_larger_than_memory_whose_series_are_in_turn_is_ingested";
     in_little_memory(test, LIMIT + (48 << 10), folder.path());
     let config = config(folder.path(), "panel.parquet");
-    let (set, checks) = read(&config, &Silent).unwrap();
-    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
-    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+    assert_stored_is_read(&config, folder.path());
 }
 
 /// Rows between two of which the next is not there.
@@ -322,30 +322,12 @@ fn a_table_larger_than_memory_with_labels_is_changed_once_it_is_known_how() {
     let test = "a_table_larger_than_memory_with_labels_is_changed_once_it_is_known_how";
     in_little_memory(test, LIMIT + (64 << 10), folder.path());
     let config = changed(folder.path(), "changed.parquet", GapPolicy::Fill);
-    let (set, checks) = read(&config, &Silent).unwrap();
-    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
-    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+    assert_stored_is_read(&config, folder.path());
 }
 
 /// A table of the same rows, of which the last comes first.
 fn write_turned(folder: &Path) {
-    let rows = || (0..ROWS).rev();
-    let csv = std::fs::File::create(folder.join("turned.csv")).unwrap();
-    let mut csv = std::io::BufWriter::new(csv);
-    writeln!(csv, "time,open,high,low,close").unwrap();
-    for row in rows() {
-        let [open, high, low, close] = bar(row);
-        writeln!(csv, "{},{open},{high},{low},{close}", time(row)).unwrap();
-    }
-    csv.into_inner().unwrap();
-    let mut columns = vec![Column::new("time".into(), rows().map(time).collect::<Vec<i64>>())];
-    for (at, name) in ["open", "high", "low", "close"].into_iter().enumerate() {
-        let values: Vec<f64> = rows().map(|row| bar(row)[at]).collect();
-        columns.push(Column::new(name.into(), values));
-    }
-    let mut frame = DataFrame::new(ROWS, columns).unwrap();
-    let file = std::fs::File::create(folder.join("turned.parquet")).unwrap();
-    ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+    write_bars(folder, "turned", || (0..ROWS).rev());
 }
 
 fn turned(folder: &Path, name: &str) -> DataConfig {
@@ -394,9 +376,7 @@ fn a_table_larger_than_memory_whose_last_row_comes_first_is_sorted() {
     let test = "a_table_larger_than_memory_whose_last_row_comes_first_is_sorted";
     in_little_memory(test, LIMIT + (48 << 10), folder.path());
     let config = turned(folder.path(), "turned.parquet");
-    let (set, checks) = read(&config, &Silent).unwrap();
-    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
-    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+    assert_stored_is_read(&config, folder.path());
 }
 
 /// What clocks in Zurich show at the time of a row, and seconds after it.
@@ -484,9 +464,7 @@ fn a_table_larger_than_memory_by_local_times_is_ingested_without_rows_that_follo
         "a_table_larger_than_memory_by_local_times_is_ingested_without_rows_that_follow_too_soon";
     in_little_memory(test, LIMIT + (32 << 10), folder.path());
     let config = local(folder.path(), "local.csv");
-    let (set, checks) = read(&config, &Silent).unwrap();
-    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
-    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+    assert_stored_is_read(&config, folder.path());
 }
 
 /// KiB of anonymous memory, as proc(5) has it.
@@ -568,6 +546,13 @@ fn ingest_odd(folder: &Path) {
     }
 }
 
+/// Whether what lies in the cache of a folder is what is read into memory.
+fn assert_stored_is_read(config: &DataConfig, folder: &Path) {
+    let (set, checks) = read(config, &Silent).unwrap();
+    let stored = ingest(config, &folder.join("cache"), &Silent).unwrap();
+    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+}
+
 /// Runs a test in a process that may have so many KiB of memory of its own.
 fn in_little_memory(test: &str, limit: usize, folder: &Path) {
     let program = std::env::current_exe().unwrap();
@@ -598,9 +583,7 @@ fn a_table_with_defects_that_is_larger_than_memory_is_mended() {
     let test = "a_table_with_defects_that_is_larger_than_memory_is_mended";
     in_little_memory(test, LIMIT + (32 << 10), folder.path());
     let config = mended(folder.path(), "odd.parquet");
-    let (set, checks) = read(&config, &Silent).unwrap();
-    let stored = ingest(&config, &folder.path().join("cache"), &Silent).unwrap();
-    assert!(stored.reused && *stored.set == set && stored.checks == checks);
+    assert_stored_is_read(&config, folder.path());
 }
 
 #[test]

@@ -43,9 +43,9 @@ pub(super) fn finish(
         part_labels(&mut read, &mut works, mapping.channels.len());
     }
     let (classes, places) = known(layout.in_order())?;
-    let void = find_void(&read, mapping, config.checks.constant)?;
     // A table of single rows is told of on the long way.
     known(works.iter().any(|work| work.counts.rows > 1).then_some(()))?;
+    let void = find_void(&read, mapping, config.checks.constant)?;
     let intervals = match mapping.time {
         Some(_) => interval(&mut works, &read, (config, spacing), sink),
         None => Ok((None, vec![])),
@@ -136,8 +136,6 @@ fn find_void(
     let void: Vec<String> = names.enumerate().filter(is_void).map(|(_, name)| name).collect();
     let Some(first) = void.first() else { return Ok(void) };
     if policy != ConstantPolicy::Drop {
-        // Of single rows, something else is told first.
-        known(read.iter().any(|short| short.rows > 1).then_some(()))?;
         let file = |short: &Short| short.file.as_deref().map(Path::to_path_buf).unwrap_or_default();
         return Err(clean::no_value(first.clone(), read.iter().map(file)).into());
     }

@@ -23,8 +23,6 @@ const MOST_WAITING: usize = 1 << 20;
 
 /// What was read of a series. Its values and times are here if they stay in memory.
 pub(super) struct Short {
-    /// How many rows were read.
-    pub(super) rows: usize,
     /// Of the steps that are kept, `[time, channel]`.
     pub(super) values: Vec<f64>,
     /// Codes of the labels of the steps that are kept, once they are told apart from the channels.
@@ -254,8 +252,7 @@ impl Parted {
         self.flush(sink)?;
         self.values.truncate(self.filled);
         let Self { mut work, pieces, look, steps, mut values, mut times, .. } = self;
-        let (rows, removed) = (work.counts.rows as usize, self.removed);
-        let (finite, file) = (self.finite, self.file);
+        let (removed, finite, file) = (self.removed, self.finite, self.file);
         if !sink.is_memory() {
             // Room for rows, which there may be many series to keep of.
             (values, times) = (vec![], vec![]);
@@ -270,7 +267,7 @@ impl Parted {
         work.moved = None;
         work.raw.pieces = pieces.into_iter().map(Own::piece).collect();
         let labels = vec![];
-        Ok((Short { rows, values, labels, times, steps, removed, look, finite, file }, work))
+        Ok((Short { values, labels, times, steps, removed, look, finite, file }, work))
     }
 
     fn width(&self) -> usize {
@@ -461,10 +458,10 @@ impl Parted {
     fn decide(&mut self, from: usize, end: bool) -> Result<bool, Stop> {
         let read = self.work.raw.len();
         self.work.moved = None;
-        let sorted = self.work.counts.unsorted;
+        let before = self.work.counts.unsorted;
         self.work.left_out = self.left_out.map(|time| (from, time));
         self.work.order(&self.policies);
-        if self.work.counts.unsorted > sorted && self.policies.unsorted != Policy::Drop {
+        if self.work.counts.unsorted > before && self.policies.unsorted != Policy::Drop {
             return Err(Stop::Apart);
         }
         if let Some(spacing) = self.spacing {

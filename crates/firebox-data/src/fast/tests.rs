@@ -470,6 +470,31 @@ fn labelled(mut table: DataFrame, seed: u64, config: &mut DataConfig) -> DataFra
     table
 }
 
+/// Where files of so many rows begin, at most one more than so many, and the last ends, drawn.
+fn some_borders(rows: usize, more: usize, draw: &mut dyn FnMut(usize) -> usize) -> Vec<usize> {
+    let mut borders = vec![0, rows];
+    (0..more).for_each(|_| borders.push(1 + draw(rows - 1)));
+    borders.sort_unstable();
+    borders.dedup();
+    borders
+}
+
+/// Writes the rows between these borders as files, with groups of five rows. Their paths, and the rows of each.
+fn write_files(
+    table: &DataFrame,
+    borders: &[usize],
+    folder: &Path,
+) -> (Vec<std::path::PathBuf>, Vec<usize>) {
+    let write = |(number, border): (usize, &[usize])| {
+        let path = folder.join(format!("{number}.parquet"));
+        let file = std::fs::File::create(&path).unwrap();
+        let mut part = table.slice(border[0] as i64, border[1] - border[0]);
+        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut part).unwrap();
+        (path, part.height())
+    };
+    borders.windows(2).enumerate().map(write).unzip()
+}
+
 /// Ends of parts of so many rows, drawn.
 fn some_ends(rows: usize, draws: &mut firebox_core::Draws) -> Vec<usize> {
     let mut ends: Vec<usize> = (1..rows).filter(|_| draws.uniform_f64() < 0.3).collect();
@@ -480,22 +505,6 @@ fn some_ends(rows: usize, draws: &mut firebox_core::Draws) -> Vec<usize> {
 /// Whether the short way leaves it to the long one as it should: nothing is left, or nothing was there.
 fn is_left(found: &Found, expected: &Found) -> bool {
     found.as_ref().is_err_and(|said| said == "odd") && expected.is_err()
-}
-
-/// Reads anew as long as something is to be known before rows are taken, but for their order.
-fn anew<'a>(
-    mut how: How,
-    sink: Sink<'a>,
-    policies: CheckPolicies,
-    each: impl Fn(Taken, Sink<'a>) -> Result<(SeriesSet, Checks), Stop>,
-) -> Result<(SeriesSet, Checks), Stop> {
-    loop {
-        let found = each(Taken::new(policies, &how), sink.anew());
-        match found.as_ref().err().and_then(|stop| how.after(stop, true)) {
-            Some(next) => how = next,
-            None => return found,
-        }
-    }
 }
 
 /// What is said of files that are read in parts that end there, and in groups; in memory, and in stores in a folder.
@@ -536,8 +545,10 @@ fn take_parts(
     (how, sink): (How, Sink<'_>),
     by_table: bool,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    anew(how, sink, config.checks, |taken, sink| {
-        parts_once(inputs, config, ends, (taken, sink), by_table)
+    // As in memory: rows are not sorted if that is not asked for.
+    again_if_told(how, true, |how| {
+        let to = (Taken::new(config.checks, how), sink.anew());
+        parts_once(inputs, config, ends, to, by_table)
     })
 }
 
@@ -593,7 +604,9 @@ fn take_groups(
     groups: (usize, bool),
     (how, sink): (How, Sink<'_>),
 ) -> Result<(SeriesSet, Checks), Stop> {
-    anew(how, sink, config.checks, |taken, sink| groups_once(inputs, config, groups, (taken, sink)))
+    again_if_told(how, true, |how| {
+        groups_once(inputs, config, groups, (Taken::new(config.checks, how), sink.anew()))
+    })
 }
 
 fn groups_once(

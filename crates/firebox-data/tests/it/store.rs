@@ -144,7 +144,7 @@ fn what_a_killed_run_left_goes_with_the_next_one_and_what_another_makes_stays() 
         let folder = bucket.join(name);
         fs::create_dir_all(folder.join("result")).unwrap();
         fs::write(folder.join("rows"), [0; 4096]).unwrap();
-        fs::File::create(folder.join(firebox_cache::MAKING)).unwrap()
+        fs::File::create(folder.join("making")).unwrap()
     };
     drop(left(".making-killed"));
     let alive = left(".making-alive");

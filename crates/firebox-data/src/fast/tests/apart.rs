@@ -16,10 +16,8 @@ fn scattered_rows(seed: u64) -> (Vec<Option<&'static str>>, Vec<usize>) {
         false => Some(NAMES[draw(series)]),
     };
     let names: Vec<_> = (0..rows).map(|row| name(row, &mut draw)).collect();
-    let mut borders = vec![0, rows];
-    (0..draw(6)).for_each(|_| borders.push(1 + draw(rows - 1)));
-    borders.sort_unstable();
-    borders.dedup();
+    let more = draw(6);
+    let borders = some_borders(rows, more, &mut draw);
     (names, borders)
 }
 

@@ -83,23 +83,13 @@ fn case(seed: u64, folder: &Path) -> Case {
     let table = DataFrame::new(rows.len(), columns).unwrap();
     // A series that is named by its file is all of it.
     let files = if named { 1 + draw(3) } else { 1 };
-    let mut borders = vec![0, rows.len()];
-    (1..files).for_each(|_| borders.push(1 + draw(rows.len() - 1)));
-    borders.sort_unstable();
-    borders.dedup();
-    let write = |(number, border): (usize, &[usize])| {
-        let path = folder.join(format!("{number}.parquet"));
-        let file = std::fs::File::create(&path).unwrap();
-        let mut part = table.slice(border[0] as i64, border[1] - border[0]);
-        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut part).unwrap();
-        path
-    };
+    let borders = some_borders(rows.len(), files - 1, &mut draw);
+    let (paths, rows) = write_files(&table, &borders, folder);
     let mut config = DataConfig::new(folder);
-    config.path.0 = borders.windows(2).enumerate().map(write).collect();
+    config.path.0 = paths;
     config.columns.time_zone = Some(zone.to_owned());
     config.checks.unsorted = Policy::Fill;
     config.checks.duplicates = Policy::Drop;
-    let rows = borders.windows(2).map(|border| border[1] - border[0]).collect();
     Case { config, rows, moments, named, turned, twice }
 }
 

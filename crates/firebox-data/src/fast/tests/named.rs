@@ -63,16 +63,7 @@ pub(super) fn case(seed: u64, names: &[Option<&'static str>], borders: &[usize])
     if seed % 4 == 1 {
         table = labelled(table, seed, &mut config);
     }
-    let (mut rows, mut paths) = (vec![], vec![]);
-    for border in borders.windows(2) {
-        let [start, end] = [border[0], border[1]];
-        let path = folder.path().join(format!("{}.parquet", rows.len()));
-        let file = std::fs::File::create(&path).unwrap();
-        let mut part = table.slice(start as i64, end - start);
-        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut part).unwrap();
-        rows.push(end - start);
-        paths.push(path);
-    }
+    let (mut paths, rows) = write_files(&table, borders, folder.path());
     // Test files come last, and may name what training files do.
     let train = if draw(3) == 0 { paths.len().div_ceil(2) } else { paths.len() };
     config.test = (train < paths.len()).then(|| crate::Paths(paths.split_off(train)));

@@ -7,7 +7,6 @@ use super::seen::Seen;
 use super::*;
 use crate::raw::{Piece, RawLabels, RawSeries, Rows};
 use firebox_core::Origin;
-use std::path::PathBuf;
 
 /// Another order of so many rows.
 fn moved(seed: u64, rows: usize) -> Vec<u32> {
@@ -42,23 +41,14 @@ fn case(seed: u64, folder: &Path) -> (DataConfig, Vec<usize>, bool) {
         table.with_column(Column::new("symbol".into(), names)).unwrap();
     }
     let table = table.take(&IdxCa::from_vec("row".into(), moved(seed, rows))).unwrap();
-    let mut borders = vec![0, rows];
-    (0..draw(4)).for_each(|_| borders.push(1 + draw(rows - 1)));
-    borders.sort_unstable();
-    borders.dedup();
-    let write = |(number, border): (usize, &[usize])| {
-        let path = folder.join(format!("{number}.parquet"));
-        let file = std::fs::File::create(&path).unwrap();
-        let mut part = table.slice(border[0] as i64, border[1] - border[0]);
-        ParquetWriter::new(file).with_row_group_size(Some(5)).finish(&mut part).unwrap();
-        path
-    };
-    config.path.0 = borders.windows(2).enumerate().map(write).collect::<Vec<PathBuf>>();
+    let more = draw(4);
+    let (paths, rows) = write_files(&table, &some_borders(rows, more, &mut draw), folder);
+    config.path.0 = paths;
     config.columns.time_unit = crate::TimeUnit::S;
     config.checks = policies(seed);
     config.checks.unsorted = [Policy::Error, Policy::Drop, Policy::Fill, Policy::Fill][draw(4)];
     config.interval = Interval::from_microseconds(60_000_000).filter(|_| seed.is_multiple_of(3));
-    (config, borders.windows(2).map(|border| border[1] - border[0]).collect(), named)
+    (config, rows, named)
 }
 
 #[test]
