@@ -9,7 +9,7 @@
 //! Batches are filled on background threads ahead of time, over the ends of epochs. How many there
 //! are, and how far ahead they work, changes no batch; nor does it whether a thread hands them to the device ahead of the
 //! one in use ([`LoaderConfig::upload_ahead`]). A set that fits can stay on the device or in
-//! memory instead ([`TrainResident`]); it gives the same batches, bit for bit. Sets larger than memory
+//! memory instead ([`TrainResident`], [`HeldOutResident`]); it gives the same batches, bit for bit. Sets larger than memory
 //! are shuffled by blocks ([`Shuffle::Blocks`]), and samples of unequal length sorted into buckets
 //! ([`LoaderConfig::buckets`]), of a window of blocks at a time if both are asked for.
 //!
@@ -75,5 +75,7 @@ pub use error::LoadError;
 pub use loader::{Batches, HeldOutLoader, TrainLoader};
 pub use masking::{Masking, MaskingError};
 pub use relabelled::Relabelled;
-pub use resident::{Place, Resident, Room, TrainResident, bytes_of, place};
+pub use resident::{
+    HeldOutResident, Place, Resident, Room, TrainResident, bytes_of, fits_beside, place,
+};
 pub use source::{NormalisedWindows, Sample, Source, TrainSamples, TrainSource};

@@ -10,7 +10,7 @@ use crate::batch::{Batch, Position};
 use crate::order::Plan;
 use crate::prefetch::Prefetch;
 use crate::recycle::has_pinned;
-use crate::resident::{Place, TrainResident};
+use crate::resident::{HeldOutResident, Place, TrainResident};
 use crate::upload::{Upload, Uploads};
 use crate::{LoadError, LoaderConfig, Masking, Source, TrainSource};
 
@@ -132,6 +132,11 @@ impl TrainLoader {
         &self.source
     }
 
+    /// Whether the samples lie on the device.
+    pub fn is_on_device(&self) -> bool {
+        self.resident.is_some()
+    }
+
     /// How batches are loaded.
     pub fn config(&self) -> &LoaderConfig {
         &self.config
@@ -152,6 +157,7 @@ impl TrainLoader {
 #[derive(Clone)]
 pub struct HeldOutLoader {
     source: Arc<dyn Source>,
+    resident: Option<HeldOutResident>,
     config: LoaderConfig,
     device: Device,
     plan: Arc<Plan>,
@@ -172,16 +178,38 @@ impl HeldOutLoader {
         config.check(source.as_ref())?;
         check_pin(&config, &device)?;
         let plan = Arc::new(Plan::in_order(source.as_ref(), config));
-        Ok(Self { source, config, device, plan })
+        Ok(Self { source, resident: None, config, device, plan })
+    }
+
+    /// A loader of samples that stay on the device: the batches that a loader of the same source without
+    /// residence would give.
+    ///
+    /// # Errors
+    ///
+    /// As for [`TrainLoader::new`].
+    pub fn resident(
+        set: HeldOutResident,
+        config: LoaderConfig,
+        device: Device,
+    ) -> Result<Self, LoadError> {
+        let loader = Self::new(Arc::new(set.set().clone()), config, device)?;
+        Ok(Self { resident: Some(set), ..loader })
     }
 
     /// All batches, the last partial one included.
     pub fn batches(&self) -> Batches {
         let end = Position { epoch: 0, batch: self.batches_per_epoch() };
-        let (source, ends) = (Arc::clone(&self.source), [Position::START, end]);
-        let started = uploads(source, &self.plan, ends, false, (&self.config, &self.device));
-        let (state, device) = (State::running(started), self.device.clone());
-        Batches { state, parked: None, end, masking: None, device }
+        let state = match &self.resident {
+            Some(set) => {
+                State::Resident(set.set().clone(), Arc::clone(&self.plan), Position::START)
+            }
+            None => {
+                let (source, ends) = (Arc::clone(&self.source), [Position::START, end]);
+                let to = (&self.config, &self.device);
+                State::running(uploads(source, &self.plan, ends, false, to))
+            }
+        };
+        Batches { state, parked: None, end, masking: None, device: self.device.clone() }
     }
 
     /// Number of batches.
@@ -213,10 +241,13 @@ fn uploads(
     endless: bool,
     (config, device): (&LoaderConfig, &Device),
 ) -> Result<Uploads, LoadError> {
-    let [_, channel] = source.shape();
-    // In the queue of the steps, a flush would wait for the step before.
-    let flushed = config.pin || config.upload_ahead > 0;
-    let upload = Upload { device: device.clone(), channel, flushed };
+    let [time, channel] = source.shape();
+    // A batch by tokens has as many steps, padding included, whatever it holds.
+    let steps = match config.tokens {
+        0 => config.batch_size.min(source.len()).saturating_mul(time),
+        tokens => tokens,
+    };
+    let upload = Upload::new(device.clone(), channel, steps.saturating_mul(channel), config);
     let prefetch = Prefetch::start(source, Arc::clone(plan), ends, endless, config, device)?;
     Uploads::start(prefetch, upload, config.upload_ahead)
 }

@@ -183,6 +183,14 @@ pub fn place(
     }
 }
 
+/// Whether held-out samples may lie on the device beside those that are trained with and lie there already: they too
+/// are given their share of what is free now.
+pub fn fits_beside(source: &dyn Source, room: Room) -> bool {
+    let free = if room.shared { room.host } else { room.device };
+    !source.varies()
+        && free.is_some_and(|free| bytes_of(source) as f64 <= SHARE_OF_DEVICE * free as f64)
+}
+
 fn too_large(size: &str, free: Option<u64>) -> String {
     format!("its {size} do not fit into {} of free memory", megabytes(free.unwrap_or(0)))
 }
@@ -231,6 +239,34 @@ impl fmt::Debug for TrainResident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (place, samples) = (self.place(), self.len());
         f.debug_struct("TrainResident").field("place", &place).field("samples", &samples).finish()
+    }
+}
+
+/// Held-out samples that stay in the device's memory. Copies share it.
+#[derive(Clone, Debug)]
+pub struct HeldOutResident {
+    /// Kept as training samples are. It does not leave this crate as such, so that no function shuffles it.
+    set: TrainResident,
+}
+
+impl HeldOutResident {
+    /// Uploads all samples.
+    ///
+    /// # Errors
+    ///
+    /// When a sample cannot be read, or the source varies from epoch to epoch.
+    pub fn upload(source: &dyn Source, device: &Device) -> Result<Self, LoadError> {
+        let (about, values) = upload_all(source, device, |_, _| ())?;
+        Ok(Self { set: TrainResident::of(Held { about, values, fresh: None }) })
+    }
+
+    /// The same samples, each so many times, one set behind the other.
+    pub fn repeated(self, times: usize) -> Self {
+        Self { set: self.set.repeated(times) }
+    }
+
+    pub(crate) fn set(&self) -> &TrainResident {
+        &self.set
     }
 }
 
@@ -354,7 +390,7 @@ impl TrainResident {
 
 /// Reads and uploads all samples; `look` gets the index and the valid values of each.
 fn upload_all(
-    source: &dyn TrainSource,
+    source: &dyn Source,
     device: &Device,
     mut look: impl FnMut(usize, &[f32]),
 ) -> Result<(About, Values), LoadError> {
@@ -375,7 +411,7 @@ fn upload_all(
 
 /// Reads all samples in their order; `take` gets the values of some rows at a time.
 fn read_all(
-    source: &dyn TrainSource,
+    source: &dyn Source,
     mut take: impl FnMut(&mut Vec<f32>, usize, usize),
 ) -> Result<About, LoadError> {
     if source.varies() {

@@ -1,6 +1,7 @@
 //! Handing batches to the device: when each is asked for, or ahead of the one in use, by a thread of its own.
 //!
-//! A device that has a queue for each thread copies the next batches while it computes with the one before.
+//! A device that has a queue for each thread copies the next batches while it computes with the one before, if they
+//! are large enough for that to be worth the wait of one queue for the other.
 //! Order, values and positions are those of the threads that fill batches (see `prefetch`).
 
 use std::any::Any;
@@ -11,13 +12,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
-use burn_std::stream::Stream;
+use burn_std::stream::{Stream, StreamId};
 use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
 
 use crate::fill::Filled;
 use crate::prefetch::{PATIENCE, Prefetch};
 use crate::recycle::Buffers;
-use crate::{Batch, LoadError, Position};
+use crate::{Batch, LoadError, LoaderConfig, Position};
 
 /// Batches on the device, in order.
 pub(crate) enum Uploads {
@@ -27,14 +28,20 @@ pub(crate) enum Uploads {
     Ahead(Uploader),
 }
 
-/// The queue of devices that all batches are copied in that are handed over ahead, whichever thread does: a device
-/// keeps memory for each queue that it ever had, and threads have one each.
+/// The queue of devices that all large batches are copied in that are handed over ahead, whichever thread does: a
+/// device keeps memory for each queue that it ever had, and threads have one each.
 static QUEUE: LazyLock<Stream> = LazyLock::new(Stream::new);
 
-/// Runs `f` in the queue of what is handed over ahead.
+/// Runs `f` in the queue of large batches that are handed over ahead.
 pub(crate) fn in_queue<T>(f: impl FnOnce() -> T) -> T {
     QUEUE.enter(f)
 }
+
+/// Bytes up to which a batch is copied in the queue of whoever takes it, between two steps: 0.1 ms at the 25 GB/s of
+/// 16 lanes of PCIe 4. From a queue of its own, the step would have to wait for the copy and the copy's memory for the
+/// step, by two events and a thread of CubeCL's for each batch, behind which launches have been seen to stand still
+/// for longer than a step of a small model takes (LOG.md, 2026-11-27).
+const BESIDE_STEPS: usize = 2 << 20;
 
 /// What it takes to hand a batch over.
 #[derive(Clone)]
@@ -42,11 +49,36 @@ pub(crate) struct Upload {
     pub(crate) device: Device,
     /// Channels of a batch.
     pub(crate) channel: usize,
-    /// Whether the queue is flushed after each batch.
-    pub(crate) flushed: bool,
+    /// Where batches are copied.
+    queue: Queue,
+}
+
+/// Which queue of the device batches are copied in.
+#[derive(Clone, Copy)]
+enum Queue {
+    /// That of the caller, between two steps.
+    OfSteps(Stream),
+    /// One of their own, beside the steps.
+    Own,
 }
 
 impl Upload {
+    /// How batches of up to so many values go to a device for the calling thread.
+    pub(crate) fn new(
+        device: Device,
+        channel: usize,
+        values: usize,
+        &LoaderConfig { pin, upload_ahead, .. }: &LoaderConfig,
+    ) -> Self {
+        let small = values.saturating_mul(size_of::<f32>()) <= BESIDE_STEPS;
+        // Memory that the device copies from by itself is that of the batches' own queue.
+        let queue = match pin || (upload_ahead > 0 && !small) {
+            true => Queue::Own,
+            false => Queue::OfSteps(Stream::from_id(StreamId::current())),
+        };
+        Self { device, channel, queue }
+    }
+
     /// The next batch of these threads, whose wait is not known here.
     fn next(&self, prefetch: &mut Prefetch) -> Option<Result<Batch, LoadError>> {
         let filled = prefetch.next()?;
@@ -58,7 +90,8 @@ impl Upload {
         let Filled { values, steps, lengths, labels, indices, took } = filled;
         let data = buffers.lend(values, [indices.len(), steps, self.channel]);
         let inputs = Tensor::from_data(data, &self.device);
-        if self.flushed {
+        // In the queue of the steps, a flush would wait for the step before.
+        if let Queue::Own = self.queue {
             // The device gives memory back that it has copied, the batch before this one at the latest with the next
             // flush. By itself it would do so for 64 at a time, and pin new memory for each of the first 128. What is
             // wrong with it is told by whoever reads a result.
@@ -128,7 +161,13 @@ impl Uploader {
         let failed = Arc::<Mutex<Option<LoadError>>>::default();
         let (next, stop) = (prefetch.position(), prefetch.stop());
         let theirs = Arc::clone(&failed);
-        let work = move || in_queue(|| hand_over(prefetch, &upload, &send, &theirs));
+        let work = move || {
+            let work = || hand_over(prefetch, &upload, &send, &theirs);
+            match upload.queue {
+                Queue::OfSteps(steps) => steps.enter(work),
+                Queue::Own => in_queue(work),
+            }
+        };
         let thread = thread::Builder::new().name("firebox-upload".to_owned());
         let handle = Some(thread.spawn(work).map_err(LoadError::Thread)?);
         Ok(Self { ready, failed, next, stop, handle })

@@ -13,9 +13,9 @@ use burn::tensor::Device;
 use firebox_cache::{Store, augmented_key};
 use firebox_core::*;
 use firebox_loader::{
-    AugmentedWindows, Batch, HeldOutLoader, LoadError, LoaderConfig, Masking, Place, Position,
-    Relabelled, Resident, Room, Sample, Shuffle, Source, TrainLoader, TrainResident, TrainSource,
-    place,
+    AugmentedWindows, Batch, HeldOutLoader, HeldOutResident, LoadError, LoaderConfig, Masking,
+    Place, Position, Relabelled, Resident, Room, Sample, Shuffle, Source, TrainLoader,
+    TrainResident, TrainSource, place,
 };
 
 const LONGEST: usize = 37;
@@ -182,6 +182,36 @@ fn held_out_batches_are_the_same_however_far_ahead_they_are_handed_over() {
     assert_eq!(expected.len(), 13);
     for (workers, ahead) in [(0, 2), (1, 1), (3, 2), (2, 40)] {
         assert_eq!(batches(workers, ahead), expected, "{workers} {ahead}");
+    }
+}
+
+#[test]
+fn held_out_samples_on_the_device_give_the_same_batches_again_and_again() {
+    let device = Device::default();
+    for buckets in [0, 8] {
+        let config = LoaderConfig { buckets, upload_ahead: 2, ..config() };
+        let streamed = HeldOutLoader::new(Arc::new(Ragged(203)), config, device.clone()).unwrap();
+        let set = HeldOutResident::upload(&Ragged(203), &device).unwrap();
+        let resident = HeldOutLoader::resident(set, config, device.clone()).unwrap();
+        assert_eq!(resident.samples(), 203);
+        assert_eq!(resident.batches_per_epoch(), streamed.batches_per_epoch());
+        for _ in 0..2 {
+            let all = |loader: &HeldOutLoader| loader.batches().map(content).collect::<Vec<_>>();
+            assert_eq!(all(&resident), all(&streamed), "{buckets}");
+        }
+    }
+}
+
+#[test]
+fn batches_of_any_size_are_the_same_in_whichever_queue_they_are_copied() {
+    // Below and above what is copied in the queue of the steps.
+    for samples in [1, 4_000, 40_000] {
+        let batches = |upload_ahead| -> Vec<_> {
+            let config = LoaderConfig { batch_size: samples, upload_ahead, ..config() };
+            let held_out = HeldOutLoader::new(Arc::new(Ragged(samples)), config, Device::default());
+            held_out.unwrap().batches().map(content).collect()
+        };
+        assert!(batches(2) == batches(0), "{samples}");
     }
 }
 

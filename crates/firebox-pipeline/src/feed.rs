@@ -10,8 +10,8 @@ use firebox_core::{AugmentMode, Augmentation, Event, Key, Listener, Silent};
 use firebox_data::{DataConfig, Paths};
 use firebox_eval::Reason;
 use firebox_loader::{
-    AugmentedWindows, LoadError, LoaderConfig, Place, Resident, Room, Source, TrainLoader,
-    TrainResident, TrainSource, place,
+    AugmentedWindows, HeldOutLoader, HeldOutResident, LoadError, LoaderConfig, Place, Resident,
+    Room, Source, TrainLoader, TrainResident, TrainSource, fits_beside, place,
 };
 use firebox_remote::{RemoteConfig, RemoteError, fetch_until, is_remote};
 
@@ -160,6 +160,30 @@ impl Run<'_> {
             None => make(),
         })
     }
+
+    /// A loader of held-out samples that are measured again and again while `train` is trained with, which are what this
+    /// key says: on the device, if those lie there and these fit beside them.
+    pub(crate) fn validation_loader(
+        &self,
+        source: Arc<dyn Source>,
+        train: &TrainLoader,
+        key: Option<Key>,
+        config: LoaderConfig,
+    ) -> Result<HeldOutLoader, PipelineError> {
+        let device = &self.device.device;
+        if !(train.is_on_device() && fits_beside(source.as_ref(), room(self.device))) {
+            return Ok(HeldOutLoader::new(source, config, device.clone())?);
+        }
+        let make = || HeldOutResident::upload(source.as_ref(), device);
+        let set = match key {
+            Some(key) => {
+                let key = self.resident_key(key);
+                HeldOutResident::clone(&*self.shared.get("validation", key, make)?.0)
+            }
+            None => make()?,
+        };
+        Ok(HeldOutLoader::resident(set, config, device.clone())?)
+    }
 }
 
 /// A loader of a small set, outside of any pipeline, that lies where `auto` has it.
@@ -187,12 +211,30 @@ pub(crate) fn repeating_loader(
     Ok((loader?, placed.place))
 }
 
-/// [`place`], but on a processor samples that `auto` places stay with what they are made of.
-fn placed_in(
+/// A loader of a held-out set that comes so many times, outside of any pipeline, and where it lies: what does not stay
+/// on the device comes from `stream`, which has it as often.
+pub(crate) fn repeating_held_out(
+    device: &ChosenDevice,
     wanted: Resident,
-    source: &dyn TrainSource,
-    room: Room,
-) -> Result<Placed, PipelineError> {
+    (once, times): (Arc<dyn Source>, usize),
+    stream: Arc<dyn Source>,
+    config: LoaderConfig,
+) -> Result<(HeldOutLoader, Place), PipelineError> {
+    let placed = placed_in(wanted, once.as_ref(), room(device))?;
+    let on = device.device.clone();
+    let loader = match placed.place {
+        Place::Device => {
+            let set = HeldOutResident::upload(once.as_ref(), &on)?.repeated(times);
+            HeldOutLoader::resident(set, config, on)?
+        }
+        Place::Memory | Place::Stream => HeldOutLoader::new(stream, config, on)?,
+    };
+    let place = if placed.place == Place::Device { Place::Device } else { Place::Stream };
+    Ok((loader, place))
+}
+
+/// [`place`], but on a processor samples that `auto` places stay with what they are made of.
+fn placed_in(wanted: Resident, source: &dyn Source, room: Room) -> Result<Placed, PipelineError> {
     let (place, why) = match wanted {
         Resident::Auto if room.shared => {
             let why = "auto: the device computes in the host's memory, and samples are written into each batch beside training";

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Key, count};
 use firebox_export::Task;
-use firebox_loader::{HeldOutLoader, NormalisedWindows};
+use firebox_loader::NormalisedWindows;
 use firebox_models::read_parameters;
 use firebox_train::{Data, Pretraining, Summary};
 
@@ -223,7 +223,6 @@ impl Run<'_> {
         let trained_before = trained_before(path);
         let versions = feed.source.len();
         let trained = self.stage("train", Some(self.keys.training), remade, || {
-            let device = &self.device.device;
             let validation = &windows.parts.validation;
             let loader = self.train_loader(feed)?;
             let validation = if validation.is_empty() {
@@ -231,7 +230,8 @@ impl Run<'_> {
             } else {
                 let held_out =
                     NormalisedWindows::new(validation.clone(), windows.normaliser.clone());
-                Some(HeldOutLoader::new(Arc::new(held_out), self.loader(), device.clone())?)
+                let key = Some(self.keys.augmented);
+                Some(self.validation_loader(Arc::new(held_out), &loader, key, self.loader())?)
             };
             let channels = windows.ingested.set.channels().len();
             let model = self.untrained::<M>(self.config.run.seed, channels)?;

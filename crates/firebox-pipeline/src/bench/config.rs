@@ -134,7 +134,7 @@ pub struct BenchConfig {
     /// bert-base, whose tokens are in memory in a run, too.
     pub stored: bool,
     /// Where the samples lie that are not `stored`: by default where a run would have them. What lies on the device needs
-    /// no `workers`. In evaluation they are streamed, as those of validation are.
+    /// no `workers`. In evaluation they lie on the device or are streamed, as those of validation.
     pub resident: Resident,
 }
 
@@ -194,11 +194,11 @@ impl BenchConfig {
         if self.evaluate && (self.watched || self.seconds > 0.0) {
             return refuse("--watched and --seconds are for training; leave out --eval".to_owned());
         }
-        if self.evaluate && matches!(self.resident, Resident::Device | Resident::Memory) {
-            let found = self.resident;
-            return refuse(format!(
-                "--resident {found} is for training: samples are streamed with --eval, as in validation"
-            ));
+        if self.evaluate && self.resident == Resident::Memory {
+            return refuse(
+                "--resident memory is for training: with --eval, samples lie on the device or are streamed, as in validation"
+                    .to_owned(),
+            );
         }
         if self.parts && self.evaluate {
             return refuse("--parts is for training; leave out --eval".to_owned());

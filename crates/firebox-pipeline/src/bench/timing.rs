@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener, Precision, Requests, Stream};
 use firebox_kernels::KeptWeights;
-use firebox_loader::{HeldOutLoader, LoaderConfig, Place, TrainLoader, TrainSource};
+use firebox_loader::{HeldOutLoader, LoaderConfig, Place, Source, TrainLoader, TrainSource};
 use firebox_models::Loss;
 use firebox_monitor::sampled;
 use firebox_train::{
@@ -26,7 +26,7 @@ use super::watch::{Followed, Watching, watched};
 use crate::config::LoaderTable;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::feed::{repeating_loader, upload_ahead};
+use crate::feed::{repeating_held_out, repeating_loader, upload_ahead};
 
 /// Seconds between two samples of a GPU, whose steps are short.
 const GPU_PERIOD: f64 = 0.1;
@@ -199,8 +199,11 @@ pub(super) fn time<M: Module, O: Objective<M>>(
     sampled(if gpu { GPU_PERIOD } else { 0.0 }, false, &listener, || {
         if config.evaluate {
             // As a run validates.
-            place = Some(Place::Stream);
-            let loader = HeldOutLoader::new(Arc::new(noise), settings, device.device.clone())?;
+            let (once, times) = noise.once();
+            let once = (Arc::new(once) as Arc<dyn Source>, times);
+            let (loader, found) =
+                repeating_held_out(device, config.resident, once, Arc::new(noise), settings)?;
+            place = Some(found);
             return evaluate(&model.valid(), objective, &loader, &steps);
         }
         let loader = if config.stored {

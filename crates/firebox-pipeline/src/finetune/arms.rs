@@ -259,13 +259,12 @@ impl Fitting<'_> {
         seed: u64,
     ) -> Result<(C, Summary), PipelineError> {
         let (run, settings) = (self.run, self.settings);
-        let device = &run.device.device;
         let loader = LoaderConfig { batch_size: settings.batch_size, ..run.loader() };
         let loader = LoaderConfig { seed, ..loader };
         let train = run.placed_loader(drawing.train.clone(), None, loader)?;
         let train = train.with_masking(settings.masking);
         let validation = drawing.validation.clone();
-        let validation = validation.map(|held| HeldOutLoader::new(held, loader, device.clone()));
+        let validation = validation.map(|held| run.validation_loader(held, &train, None, loader));
         let validation = validation.transpose()?;
         let objective = Classification::new(settings.loss, drawing.weights.clone(), settings.mix);
         let key = Key::builder("finetune arm", 1)

@@ -416,7 +416,6 @@ impl Parts {
         sequences: &Sequences,
         loader: LoaderConfig,
     ) -> Result<Self, PipelineError> {
-        let device = &run.device.device;
         let normaliser = || sequences.windows.normaliser.clone();
         // Each seed has versions of its own.
         let augment = &run.config.augment;
@@ -431,7 +430,7 @@ impl Parts {
                 let windows = NormalisedWindows::new(validation.clone(), normaliser());
                 let batch_size = validation_batch(loader.batch_size, run.config.window.length);
                 let loader = LoaderConfig { batch_size, ..loader };
-                Some(HeldOutLoader::new(Arc::new(windows), loader, device.clone())?)
+                Some(run.validation_loader(Arc::new(windows), &train, Some(key), loader)?)
             }
         };
         let rule = sequences.rule();

@@ -17,7 +17,6 @@ use std::sync::atomic::Ordering;
 use firebox_core::{Event, Key, count};
 use firebox_eval::TestScore;
 use firebox_export::{Architecture, Task, TextInput};
-use firebox_loader::HeldOutLoader;
 use firebox_models::{TextModel, read_parameters};
 use firebox_text::unknown_tokens;
 use firebox_train::{Data, Summary};
@@ -222,7 +221,6 @@ impl Run<'_> {
     ) -> Result<Training, PipelineError> {
         let trained_before = trained_before(path);
         let (trained, from) = self.stage("train", Some(self.keys.training), remade, || {
-            let device = &self.device.device;
             let (model, from) = self.text_model(corpus, tokens)?;
             let texts = &tokens.texts;
             let source = Arc::new(TrainingTokens::new(texts, &corpus.parts));
@@ -231,7 +229,8 @@ impl Run<'_> {
                 [] => None,
                 rows => {
                     let source = Arc::new(TokenSource::new(texts, rows));
-                    Some(HeldOutLoader::new(source, self.loader(), device.clone())?)
+                    let key = Some(self.keys.windows);
+                    Some(self.validation_loader(source, &loader, key, self.loader())?)
                 }
             };
             let data = Data { train: &loader, validation: validation.as_ref() };
