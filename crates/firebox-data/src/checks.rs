@@ -72,6 +72,12 @@ pub struct SeriesChecks {
     pub gap_steps: u64,
     /// The longest gap, in microseconds.
     pub longest_gap: i64,
+    /// Steps that count as one, and are off the interval by more than a tenth of it.
+    #[serde(default)]
+    pub uneven: u64,
+    /// By how much the farthest of them is off, in microseconds.
+    #[serde(default)]
+    pub most_uneven: i64,
     /// Steps put in.
     pub steps_filled: u64,
     /// Rows left out.
@@ -107,7 +113,8 @@ impl ChannelChecks {
 impl SeriesChecks {
     /// Whether there is nothing to report.
     pub(crate) fn is_clean(&self) -> bool {
-        self.unsorted + self.duplicates + self.crowded + self.gaps == 0 && self.channels.is_empty()
+        let Self { unsorted, duplicates, crowded, gaps, uneven, .. } = self;
+        unsorted + duplicates + crowded + gaps + uneven == 0 && self.channels.is_empty()
     }
 }
 
@@ -127,6 +134,8 @@ pub enum Defect {
     Ohlc,
     /// Gaps in time.
     Gaps,
+    /// Steps off the interval by more than a tenth of it, and by less than half.
+    Uneven,
     /// Channels of one value.
     Constant,
 }
@@ -198,6 +207,7 @@ impl Finding {
             Defect::Gaps => {
                 "set `data.checks.gaps` to \"split\" to cut the series there (usual for market data), or to \"fill\""
             }
+            Defect::Uneven => "put the rows on steps of one length if they should be even",
             Defect::Constant => "set `data.checks.constant` to \"drop\" or \"keep\"",
         }
     }
@@ -231,6 +241,10 @@ impl fmt::Display for Finding {
                 write!(f, "channel `{channel}`: {count} {bars} {channel} lies inside the bar")?;
             }
             Defect::Gaps => write!(f, "{count} {} in time", words("gap", "gaps"))?,
+            Defect::Uneven => {
+                let steps = words("step is", "steps are");
+                write!(f, "{count} {steps} off the interval by more than a tenth of it")?;
+            }
             Defect::Constant => write!(f, "channel `{channel}` is constant")?,
         }
         if self.series > 1 {

@@ -9,6 +9,7 @@ use firebox_core::{Channel, SeriesSet, count};
 use rayon::prelude::*;
 
 use crate::checks::duration;
+use crate::rates;
 use crate::raw::{Raw, RawSeries};
 use crate::work::Work;
 use crate::{
@@ -42,7 +43,7 @@ pub(crate) fn clean(
     let constant = constant_channels(&works, channels.len());
     let of_rows = interval.and_then(Interval::from_microseconds).filter(|_| raw.time.is_some());
     let findings = findings(&works, &channels, &constant, of_rows, policies);
-    let findings = allowed(findings)?;
+    let findings = allowed(findings, other_steps(&works, of_rows, declared))?;
     if let Some(work) = works.iter().find(|work| work.counts.steps == 0) {
         let hint = "remove it, or set `data.checks` to \"fill\" what it can".to_owned();
         let (series, rows) = (work.raw.name.clone(), work.counts.rows as usize);
@@ -65,15 +66,34 @@ pub(crate) fn clean(
     Ok((SeriesSet::new(channels, raw.classes, series)?, checks))
 }
 
-/// The findings, if none of them is refused.
-pub(crate) fn allowed(findings: Vec<Finding>) -> Result<Vec<Finding>, DataError> {
+/// The findings, if none of them is refused, nor a series of another step.
+pub(crate) fn allowed(
+    findings: Vec<Finding>,
+    other_step: Option<DataError>,
+) -> Result<Vec<Finding>, DataError> {
     let refused = |finding: &Finding| finding.action == Action::Refused;
-    match findings.iter().any(refused) {
-        true => {
+    // Rows of several series that nothing tells apart have steps of any length; gaps are what another step is seen by.
+    let comes_first = |finding: &Finding| {
+        refused(finding) && matches!(finding.defect, Defect::Unsorted | Defect::Duplicates)
+    };
+    match other_step {
+        Some(error) if !findings.iter().any(comes_first) => Err(error),
+        _ if findings.iter().any(refused) => {
             Err(DataError::Defects { findings: findings.into_iter().filter(refused).collect() })
         }
-        false => Ok(findings),
+        _ => Ok(findings),
     }
+}
+
+/// Why series of another step than the interval are refused, if there are any.
+pub(crate) fn other_steps(
+    works: &[Work],
+    interval: Option<Interval>,
+    declared: Option<Interval>,
+) -> Option<DataError> {
+    let others = works.iter().filter_map(|work| Some((&work.raw.name[..], work.other_step?)));
+    let interval = interval?.microseconds();
+    rates::refused(others, interval, declared.is_some(), works.len())
 }
 
 /// Rows in the order of their times, as the policies have it.
@@ -137,7 +157,7 @@ pub(crate) fn no_value(
 const FREQUENT: u64 = 20;
 
 /// Of fewer differences, all may be different by gaps.
-const FEW: u64 = 8;
+pub(crate) const FEW: u64 = 8;
 
 /// The most frequent difference between consecutive times; the shorter of two equally frequent. Where hardly two are
 /// equal, as of clocks with microseconds, the one in the middle.
@@ -311,6 +331,11 @@ pub(crate) fn findings(
     let (policy, cut) = uncut(works, policies, policy);
     let more = more + &cut + &irregular(works, interval);
     found.push(sum(Defect::Gaps, None, policy, &|work| work.counts.gaps, &more));
+    let farthest = works.iter().map(|work| work.counts.most_uneven).max().unwrap_or(0);
+    let more = interval.map_or(String::new(), |interval| {
+        format!("the interval is {interval}, the farthest off by {}; ", duration(farthest))
+    });
+    found.push(sum(Defect::Uneven, None, Action::Kept, &|work| work.counts.uneven, &more));
     let mut found: Vec<_> = found.into_iter().flatten().collect();
     found.extend(constant.iter().map(|channel| {
         Finding {

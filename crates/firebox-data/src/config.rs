@@ -252,7 +252,8 @@ impl Default for Csv {
 /// What is done about each kind of defect. Whatever is done is counted in
 /// [`Checks`](crate::Checks).
 ///
-/// They are looked for in this order: unsorted, duplicates, crowded, not-finite, ohlc, gaps, constant.
+/// They are looked for in this order: unsorted, duplicates, crowded, not-finite, ohlc, gaps, constant. A series whose own
+/// steps are of another length than the interval is refused, unless `crowded` or `gaps` takes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckPolicies {
@@ -319,7 +320,7 @@ pub enum CrowdedPolicy {
     /// Those rows are left out, and after one of them all until nine tenths of an interval have passed since the last
     /// that was kept.
     Drop,
-    /// They are kept, each as one step.
+    /// They are kept, each as one step, and so are the rows of a series whose own steps are shorter than the interval.
     Keep,
 }
 

@@ -182,6 +182,25 @@ pub enum DataError {
         /// The one that is found.
         found: crate::Interval,
     },
+    /// Series whose steps are of another length than those of the data.
+    #[error(
+        "series `{name}` has steps of {step}, and {} is {interval}{}: a window would span another time there than it says\n  {}",
+        message::interval(*is_declared), message::of_all(*others, *series), message::same_step(*is_declared)
+    )]
+    OtherStep {
+        /// The first of them.
+        name: String,
+        /// Its step.
+        step: crate::Interval,
+        /// That of the data.
+        interval: crate::Interval,
+        /// Whether that is declared; else it is the most frequent one.
+        is_declared: bool,
+        /// How many there are.
+        others: u64,
+        /// How many series there are.
+        series: u64,
+    },
     /// A file whose name does not tell its format.
     #[error(
         "the name of {} does not tell its format: set `data.format` to csv, parquet, arrow, npy, ts, market, demand or clips",

@@ -32,6 +32,13 @@ impl Interval {
         Self { microseconds: microseconds.max(1) }
     }
 
+    /// The same in whole numbers of the largest unit of which it has a thousand, for people.
+    pub(crate) fn rounded(self) -> Self {
+        let fits = |(_, factor): &&(&str, i64)| self.microseconds / 1000 >= *factor;
+        let (_, unit) = UNITS.iter().rev().find(fits).unwrap_or(&UNITS[0]);
+        Self { microseconds: self.microseconds.saturating_add(unit / 2) / unit * unit }
+    }
+
     /// Its length in microseconds.
     pub fn microseconds(self) -> i64 {
         self.microseconds

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use firebox_core::{Channel, Role, Series, StepLabels};
 
 use crate::checks::{duration, moment};
+use crate::rates::{other_step, uneven};
 use crate::raw::{NO_LABEL, RawLabels, RawSeries, label_of};
 use crate::{
     ChannelChecks, CheckPolicies, CrowdedPolicy, Defect, GapPolicy, Policy, SeriesChecks, time,
@@ -65,6 +66,8 @@ pub(crate) struct Work {
     pub(crate) places: Option<Places>,
     /// A step before which a row was left out that followed too soon, and its time.
     pub(crate) left_out: Option<(usize, i64)>,
+    /// The step of the series, if it is another one than the interval.
+    pub(crate) other_step: Option<i64>,
 }
 
 /// File and row of each row of a series that was put together, counted from 1.
@@ -90,6 +93,7 @@ impl Work {
             examples: vec![],
             places: None,
             left_out: None,
+            other_step: None,
         }
     }
 
@@ -408,7 +412,7 @@ impl Work {
         self.counts.segments = self.segments.len() as u64;
     }
 
-    /// Counts the gaps in these times. Returns the steps behind those that are cut, and behind those that are filled,
+    /// Counts the gaps in these times, and looks whether their steps are those of the interval. Returns the steps behind those that are cut, and behind those that are filled,
     /// with how many are missing: a gap beside a step that is gone is cut.
     pub(crate) fn find_gaps(
         &mut self,
@@ -418,8 +422,13 @@ impl Work {
         policies: &CheckPolicies,
     ) -> (Vec<usize>, Vec<(usize, usize)>) {
         let (mut cuts, mut fills) = (Vec::new(), Vec::new());
+        let were_left_out = policies.crowded == CrowdedPolicy::Drop && self.counts.crowded > 0;
+        self.other_step = other_step(times, interval, policies, were_left_out);
         for step in 1..times.len() {
             let difference = times[step] - times[step - 1];
+            if let Some(off) = uneven(difference, interval) {
+                self.note_uneven(step, times[step], (difference, off));
+            }
             // Half an interval is allowed for times that are not quite regular.
             if difference - interval <= interval / 2 {
                 continue;
@@ -445,6 +454,17 @@ impl Work {
             }
         }
         (cuts, fills)
+    }
+
+    /// Counts a step that is far off the interval, and that much.
+    fn note_uneven(&mut self, step: usize, time: i64, (difference, off): (i64, i64)) {
+        self.counts.uneven += 1;
+        self.counts.most_uneven = self.counts.most_uneven.max(off);
+        if self.counts.uneven == 1 {
+            let after = duration(difference);
+            let what = format!("{}: {after} after the row before it", moment(Some(time)));
+            self.example(Defect::Uneven, 0, step, what);
+        }
     }
 
     /// Segments of the steps that are kept, those of one range each, and cut at these steps, too.

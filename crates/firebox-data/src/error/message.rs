@@ -55,6 +55,28 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
+/// What the step is that a series does not have.
+pub(super) fn interval(is_declared: bool) -> &'static str {
+    if is_declared { "`data.interval`" } else { "the usual step" }
+}
+
+/// How many series are like the one that is named.
+pub(super) fn of_all(others: u64, series: u64) -> String {
+    if series == 1 { String::new() } else { format!(" (so it is for {others} of {series} series)") }
+}
+
+/// How to come to steps of one length.
+pub(super) fn same_step(is_declared: bool) -> &'static str {
+    match is_declared {
+        true => {
+            "correct `data.interval`, or leave it out to take the usual step; where series have rates of their own, use those of one rate at a time, each in files of its own, or put all on steps of one length first"
+        }
+        false => {
+            "use series of one rate at a time: leave the others out, or give them as files of their own (`data.interval` says which step is meant), or put all on steps of one length first"
+        }
+    }
+}
+
 /// Defects, each on a line of its own with the way out.
 pub(super) struct Findings<'a>(pub(super) &'a [Finding]);
 

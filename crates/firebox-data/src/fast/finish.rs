@@ -68,7 +68,8 @@ pub(super) fn finish(
     let constant = clean::constant_channels(&works, mapping.channels.len());
     let of_rows = interval.and_then(Interval::from_microseconds);
     let found = clean::findings(&works, &mapping.channels, &constant, of_rows, &config.checks);
-    let findings = clean::allowed(found)
+    let other_step = clean::other_steps(&works, of_rows, config.interval);
+    let findings = clean::allowed(found, other_step)
         .map_err(|error| explained(error, config, mapping.series.is_some()))?;
     known(works.iter().all(|work| work.counts.steps > 0).then_some(()))?;
     let mut channels = mapping.channels.clone();

@@ -90,12 +90,18 @@ fn rows_of_a_higher_rate() {
     let all: Vec<f64> = (1..=14).map(f64::from).collect();
     let kept = run(&text, "crowded = 'keep'").unwrap();
     assert_eq!(*kept.set.series()[0].values.all(), *all);
-    assert_eq!(found(&kept.checks), [(Defect::Crowded, 3, Action::Kept)]);
+    let uneven = (Defect::Uneven, 2, Action::Kept);
+    assert_eq!(found(&kept.checks), [(Defect::Crowded, 3, Action::Kept), uneven]);
+    let said = kept.checks.findings[1].to_string();
+    assert!(said.starts_with("2 steps are off the interval by more than a tenth of it (the interval is 1min, the farthest off by "), "{said}");
+    assert!(said.contains("first: series `a`, row 9 of a.csv"), "{said}");
+    assert_eq!(kept.checks.by_series[0].uneven, 2);
     let dropped = run(&text, "crowded = 'drop'").unwrap();
     // The row after half a minute is none of a minute.
     let rows = [1., 2., 3., 4., 5., 6., 7., 8., 9., 13., 14.];
     assert_eq!(*dropped.set.series()[0].values.all(), rows);
-    assert_eq!(found(&dropped.checks), [(Defect::Crowded, 3, Action::Dropped)]);
+    let uneven = (Defect::Uneven, 1, Action::Kept);
+    assert_eq!(found(&dropped.checks), [(Defect::Crowded, 3, Action::Dropped), uneven]);
     assert_eq!(dropped.checks.by_series[0].rows_dropped, 3);
     assert_eq!(dropped.set.series()[0].segments, [0..11]);
 }
@@ -153,16 +159,49 @@ fn an_extra_row_on_a_clock_that_is_not_quite_even() {
     assert_eq!(*dropped.set.series()[0].values.all(), *rows);
 }
 
+/// So many rows, one every so many seconds.
+fn rate(seconds: u64, rows: u64) -> String {
+    let times = (0..rows).map(|row| row * seconds);
+    let line =
+        |at: u64| format!("2024-01-02T{:02}:{:02}:{:02},{at}\n", at / 3600, at / 60 % 60, at % 60);
+    "time,x\n".to_owned() + &times.map(line).collect::<String>()
+}
+
+#[test]
+fn series_whose_steps_count_as_one_and_are_of_another_length() {
+    let files = Files::new();
+    files.write("both/a.csv", rate(60, 90));
+    for (seconds, step) in [(35, "35s"), (45, "45s"), (66, "66s"), (89, "89s")] {
+        files.write("both/b.csv", rate(seconds, 80));
+        let refused = files.error("both", "");
+        let expected = format!(
+            "series `b` has steps of {step}, and the usual step is 1min (so it is for 1 of 2 series): a window would span another time there than it says\n  use series of one rate at a time:"
+        );
+        assert!(refused.contains(&expected), "{refused}");
+        let declared = files.error("both", "interval = '1min'");
+        assert!(declared.contains("and `data.interval` is 1min"), "{declared}");
+        assert!(declared.contains("correct `data.interval`, or leave it out"), "{declared}");
+    }
+    let refused = files.error("both/b.csv", "interval = '1min'");
+    assert!(refused.contains("series `b` has steps of 89s, and `data.interval` is 1min: a window"));
+    assert!(files.ingest("both/b.csv", "").is_ok(), "alone, its own step is the usual one");
+    // Of twice the length, all are gaps.
+    files.write("both/b.csv", rate(120, 80));
+    for checks in ["", "checks = { gaps = 'split' }"] {
+        let refused = files.error("both", checks);
+        assert!(refused.contains("series `b` has steps of 2min"), "{refused}");
+    }
+    assert!(files.ingest("both", "checks = { gaps = 'fill' }").is_ok());
+    // Rows of several series that nothing tells apart are told as such.
+    let rows = rate(60, 90) + rate(45, 90).split_once('\n').unwrap().1;
+    files.write("c.csv", rows);
+    let refused = files.error("c.csv", "");
+    assert!(refused.contains("data.columns.series"), "{refused}");
+}
+
 #[test]
 fn series_of_another_rate_and_times_of_none() {
     let files = Files::new();
-    let rate = |seconds: u64, rows: u64| {
-        let times = (0..rows).map(|row| row * seconds);
-        let line = |at: u64| {
-            format!("2024-01-02T{:02}:{:02}:{:02},{at}\n", at / 3600, at / 60 % 60, at % 60)
-        };
-        "time,x\n".to_owned() + &times.map(line).collect::<String>()
-    };
     files.write("both/a.csv", rate(60, 90));
     files.write("both/b.csv", rate(1, 80));
     let refused = files.error("both", "");

@@ -247,3 +247,56 @@ fn series_of_one_step_each_keep_their_times() {
     assert_eq!(times, [start, start + 300_000_000]);
     assert_eq!((checks.interval, checks.span), (None, Some([times[0], times[1]])));
 }
+
+/// Rows of series, each at steps of its own, one series after the other or by time.
+fn of_rates(rates: &[(usize, usize)], by_time: bool) -> String {
+    let rows = |(series, (step, rows)): (usize, &(usize, usize))| -> Vec<(usize, usize)> {
+        (0..*rows).map(|row| (1_700_000_000 + row * step, series)).collect()
+    };
+    let mut all: Vec<_> = rates.iter().enumerate().flat_map(rows).collect();
+    if by_time {
+        all.sort_unstable();
+    }
+    let line = |(time, series): (usize, usize)| format!("{time},s{series},{}\n", time * 31 % 17);
+    format!("time,symbol,x\n{}", all.into_iter().map(line).collect::<String>())
+}
+
+#[test]
+fn series_of_other_rates_are_told_as_on_the_long_way() {
+    let check = |rates: &[(usize, usize)], policies: CheckPolicies, said: Option<&str>| {
+        for by_time in [false, true] {
+            for interval in [None, Interval::from_microseconds(60_000_000)] {
+                let text = of_rates(rates, by_time);
+                let [short, long] = of_files(&[text], 1, |config| {
+                    config.columns.series = Some("symbol".to_owned());
+                    config.columns.time_unit = crate::TimeUnit::S;
+                    (config.checks, config.interval) = (policies, interval);
+                });
+                let found = short.as_ref().err();
+                assert!(short == long, "{rates:?}: {found:?}, {:?}", long.err());
+                let is_said = match said {
+                    Some(said) => found.is_some_and(|error| error.contains(said)),
+                    None => found.is_none(),
+                };
+                assert!(is_said, "{rates:?}, {interval:?}: {found:?}");
+            }
+        }
+    };
+    let errors = CheckPolicies::default();
+    let split = CheckPolicies { gaps: GapPolicy::Split, ..errors };
+    let fill = CheckPolicies { gaps: GapPolicy::Fill, ..errors };
+    let keep = CheckPolicies { crowded: CrowdedPolicy::Keep, ..errors };
+    let other = "series `s1` has steps of";
+    for step in [35, 45, 90] {
+        for policies in [errors, split, fill] {
+            check(&[(60, 50), (step, 30), (60, 4)], policies, Some(other));
+        }
+    }
+    check(&[(60, 50), (45, 30)], keep, None);
+    check(&[(60, 50), (120, 30)], errors, Some(other));
+    check(&[(60, 50), (120, 30)], split, Some(other));
+    check(&[(60, 50), (120, 30)], fill, None);
+    check(&[(60, 50), (20, 30)], errors, Some("less than half an interval"));
+    // Of one step, and of two, nothing can be said.
+    check(&[(60, 50), (45, 2), (75, 3)], errors, None);
+}
