@@ -421,6 +421,11 @@ pub(crate) fn failed(
         }
         E::Precondition { .. } => RemoteError::Changed { url },
         error if wants_keys(&error) => RemoteError::NoKeys { url, local, source: Box::new(error) },
+        // Of lists the client tells no kinds of refusal.
+        error if lists_with(&error, &["401", "403"]) => {
+            RemoteError::Refused { url, source: Box::new(error) }
+        }
+        error if lists_with(&error, &["404"]) => RemoteError::NotFound { url },
         error if timed_out(&error) => {
             let (timeout, tries) = (config.timeout, config.retries + 1);
             RemoteError::TimedOut { url, timeout, tries, local, source: Box::new(error) }
@@ -443,6 +448,15 @@ fn timed_out(error: &(dyn std::error::Error + 'static)) -> bool {
 fn wants_keys(error: &(dyn std::error::Error + 'static)) -> bool {
     says(error, |text| {
         ["/latest/api/token", "/latest/meta-data/iam"].iter().any(|place| text.contains(place))
+    })
+}
+
+/// Whether what failed is to ask what a folder holds, which was answered with one of these statuses.
+fn lists_with(error: &(dyn std::error::Error + 'static), statuses: &[&str]) -> bool {
+    says(error, |text| {
+        let answer = text.contains("list request").then(|| text.split_once(" status code: "));
+        let status = answer.flatten().map(|(_, status)| status);
+        status.is_some_and(|found| statuses.iter().any(|status| found.starts_with(status)))
     })
 }
 

@@ -100,6 +100,9 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
     let status = match first.split(' ').nth(1)? {
         "/bars.csv" | "/manifest.json" | "/whole.csv" => 200,
         "/secret.csv" => 403,
+        // What a folder holds, of buckets of S3.
+        path if path.starts_with("/secret?") => 403,
+        path if path.starts_with("/login?") => 401,
         "/slow.csv" => {
             std::thread::sleep(Duration::from_secs(5));
             return None;
@@ -621,6 +624,35 @@ fn an_address_of_a_server_that_is_none_is_refused() {
             .unwrap();
         assert!(status.success(), "{address}");
     }
+}
+
+/// The same program with keys that a server refuses.
+#[test]
+fn a_folder_that_may_not_be_read_is_refused_as_its_files_are() {
+    if let Some(cache) = std::env::var_os("FIREBOX_TEST_S3_REFUSED") {
+        let error = |url| fetch(url, Path::new(&cache), &config(), &Silent).unwrap_err();
+        for url in ["s3://secret/a/", "s3://login/a/"] {
+            let error = error(url);
+            assert!(matches!(error, RemoteError::Refused { .. }), "{error:?}");
+            let said = error.to_string();
+            assert!(said.starts_with(&format!("`{url}` may not be read (401 or 403): set")));
+        }
+        let missing = error("s3://nobody/a/");
+        assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
+        return;
+    }
+    let server = Server::start(content(), ALL);
+    let cache = tempfile::tempdir().unwrap();
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_folder_that_may_not_be_read_is_refused_as_its_files_are"])
+        .env("FIREBOX_TEST_S3_REFUSED", cache.path())
+        .env("AWS_ENDPOINT_URL", server.url("").trim_end_matches('/'))
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "test")
+        .env("AWS_REGION", "us-east-1")
+        .status()
+        .unwrap();
+    assert!(status.success());
 }
 
 const MOTO: &str = "
