@@ -5,6 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::parameters::ParameterError;
 
+/// How a file of the cache comes back that is damaged.
+pub(crate) const RUN_AGAIN: &str = "Run again: a damaged cache is made anew";
+
+/// How a file of converted samples does, which no run makes.
+const CONVERT: &str =
+    "convert the arrays again, with the settings of before, which makes only what is missing";
+
+/// The same as a sentence.
+const CONVERT_AGAIN: &str = "A run does not mend it: convert the arrays again, with the settings of before, which makes only what is missing";
+
 /// A cache that cannot be made, read or pruned.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
@@ -119,12 +129,14 @@ pub enum CacheError {
     Stopped,
     /// A mapped file that was whole when it was opened.
     #[error(
-        "`{}` changed while it was being read; what was read of it is not used. Run again: a damaged cache is made anew",
+        "`{}` changed while it was being read; what was read of it is not used. {way_out}",
         path.display()
     )]
     Vanished {
         /// The file.
         path: PathBuf,
+        /// What to do, which depends on whose the file is.
+        way_out: &'static str,
         /// What is wrong with it.
         #[source]
         source: Damage,
@@ -133,7 +145,7 @@ pub enum CacheError {
     #[error("{0}")]
     Lost(String),
     /// A folder of samples that is not whole.
-    #[error("`{}` cannot be used: convert the arrays again, which makes only what is missing", path.display())]
+    #[error("`{}` cannot be used: {CONVERT}", path.display())]
     Samples {
         /// The file.
         path: PathBuf,
@@ -192,6 +204,14 @@ impl CacheError {
             }
             _ => Self::io("write", path)(source),
         }
+    }
+
+    /// The same of a file of converted samples.
+    pub(crate) fn of_samples(mut self) -> Self {
+        if let Self::Vanished { way_out, .. } = &mut self {
+            *way_out = CONVERT_AGAIN;
+        }
+        self
     }
 
     /// The same with what all files take that it is one of.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memmap2::Mmap;
 
-use crate::error::{CacheError, Damage};
+use crate::error::{CacheError, Damage, RUN_AGAIN};
 use crate::files::{FileRecord, check_file};
 
 /// Files of maps that stay open, so that their length is asked for without a path. More would use
@@ -127,7 +127,7 @@ impl Guard {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => {
                 let source = Damage::Unreadable(error);
-                Err(CacheError::Vanished { path: self.path.clone(), source })
+                Err(self.vanished(source))
             }
         }
     }
@@ -146,7 +146,11 @@ impl Guard {
             Some(found) if found < expected => Damage::Size { found, expected },
             _ => Damage::Unreadable(io::Error::other("the disk could not read a page of it")),
         };
-        CacheError::Vanished { path: self.path.clone(), source }
+        self.vanished(source)
+    }
+
+    fn vanished(&self, source: Damage) -> CacheError {
+        CacheError::Vanished { path: self.path.clone(), way_out: RUN_AGAIN, source }
     }
 
     /// Tells the system that these bytes are read soon. A hint: nothing goes wrong without it.

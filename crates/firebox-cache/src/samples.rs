@@ -204,7 +204,8 @@ impl Samples {
         let shard = |(index, file): (usize, &FileRecord)| {
             let start = index * manifest.records_per_shard;
             let rows = manifest.records_per_shard.min(manifest.records - start);
-            Shard::open(folder, file, &layout, rows, verify).map_err(damaged(&file.name))
+            let shard = Shard::open(folder, file, &layout, rows, verify);
+            shard.map(Shard::converted).map_err(damaged(&file.name))
         };
         let shards = manifest.files.iter().enumerate().map(shard).collect::<Result<_, _>>()?;
         let sizes = [manifest.records, manifest.records_per_shard];

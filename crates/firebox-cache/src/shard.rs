@@ -136,6 +136,8 @@ pub(crate) fn write(path: &Path, batch: &RecordBatch) -> Result<FileRecord, Cach
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     file: Arc<Guard>,
+    /// Whether it is one of converted samples, which no run makes.
+    is_converted: bool,
     width: usize,
     storage: Storage,
     values: Buffer,
@@ -174,6 +176,7 @@ impl Shard {
         let (offset, bytes) = (values.offset() * size, values.len() * size);
         Self {
             file,
+            is_converted: false,
             width: layout.width(),
             storage: layout.storage,
             values: values.buffers()[0].slice_with_length(offset, bytes),
@@ -182,6 +185,11 @@ impl Shard {
             window: column(3).values().clone(),
             version: column(4).values().clone(),
         }
+    }
+
+    /// The same as one of converted samples.
+    pub(crate) fn converted(self) -> Self {
+        Self { is_converted: true, ..self }
     }
 
     /// Values of a record as they are stored: no byte is copied.
@@ -217,7 +225,8 @@ impl Shard {
     ///
     /// When the file has shrunk or cannot be read any more.
     pub(crate) fn check(&self) -> Result<(), CacheError> {
-        self.file.check()
+        let checked = self.file.check();
+        if self.is_converted { checked.map_err(CacheError::of_samples) } else { checked }
     }
 
     /// Tells the system that these records are read soon.
@@ -262,7 +271,7 @@ impl Narrow for Shard {
 
     fn check(&self) -> Result<(), String> {
         use std::error::Error as _;
-        self.file.check().map_err(|error| match error.source() {
+        Self::check(self).map_err(|error| match error.source() {
             Some(source) => format!("{error} ({source})"),
             None => error.to_string(),
         })

@@ -58,6 +58,7 @@ fn a_file_that_shrinks_under_its_map_is_an_error_and_not_a_signal() {
         let error = gather(&shards, &all).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("shard-00002.arrow") && text.contains("changed"), "{text}");
+        assert!(text.ends_with("Run again: a damaged cache is made anew"), "{text}");
         let cause = std::error::Error::source(&error).unwrap().to_string();
         assert!(cause.starts_with(&format!("the file has {left} bytes; ")), "{cause}");
         // The other shards are as they were.
@@ -68,6 +69,48 @@ fn a_file_that_shrinks_under_its_map_is_an_error_and_not_a_signal() {
         let (again, _) = self::shards(folder.path());
         assert_eq!(gather(&again, &all).unwrap(), before);
     }
+}
+
+/// No run makes converted samples: converting does, and only what is missing.
+#[cfg(unix)]
+#[test]
+fn a_shard_of_samples_that_shrinks_is_made_again_by_converting_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = |key: &str| SampleSpec {
+        key: Key::builder(key, 1).finish(),
+        shape: [STEPS, 1],
+        storage: Storage::F32,
+        classes: vec![],
+        samples: vec![(STEPS as u32, None); 2000],
+        names: vec![],
+        shard_bytes: 100_000,
+    };
+    let convert = |key: &str| {
+        Samples::write::<CacheError>(folder.path(), &spec(key), &Silent, |sample, out| {
+            out.extend((0..STEPS).map(|step| (sample * STEPS + step) as f32));
+            Ok(())
+        })
+    };
+    let samples = convert("arrays").unwrap();
+    let shard = folder.path().join("shard-00001.arrow");
+    fs::File::options().write(true).open(&shard).unwrap().set_len(1000).unwrap();
+    let said = samples.check_read(&(0..2000).collect::<Vec<_>>()).unwrap_err().to_string();
+    let way_out = "convert the arrays again, with the settings of before";
+    assert!(said.contains("shard-00001.arrow` changed while it was being read"), "{said}");
+    assert!(said.contains(way_out) && !said.contains("Run again"), "{said}");
+    let series = samples.series_values();
+    let said = series.iter().find_map(|values| values.check().err()).unwrap();
+    assert!(said.contains(way_out) && said.contains("has 1000 bytes"), "{said}");
+    drop((samples, series));
+    let said = Samples::open(folder.path(), false).unwrap_err().to_string();
+    assert!(said.contains(way_out), "{said}");
+    // With other settings, the size of a shard among them, it is another set.
+    assert!(matches!(convert("others"), Err(CacheError::OtherInputs { .. })));
+    let samples = convert("arrays").unwrap();
+    let mut last = vec![0.0; STEPS];
+    samples.gather(&[1999], STEPS, &mut last);
+    assert_eq!(last[STEPS - 1], (2000 * STEPS - 1) as f32);
+    samples.check_read(&(0..2000).collect::<Vec<_>>()).unwrap();
 }
 
 #[cfg(unix)]

@@ -775,6 +775,7 @@ fn read_in_place() {
             std::fs::File::options().write(true).open(&shard).unwrap().set_len(1 << 20).unwrap();
             let said = data.set.check_series([0]).unwrap_err();
             assert!(said.contains("shard-00000.arrow` changed while it was being read"), "{said}");
+            assert!(said.contains("convert the arrays again"), "{said}");
             data.set.check_series([SAMPLES[0] - 1]).unwrap();
             let error = ingest(&config, &cache, &Silent).unwrap_err().to_string();
             assert!(error.contains("convert the arrays again"), "{error}");
