@@ -28,6 +28,9 @@ pub struct Checks {
     /// Without one, a column whose name is usual for labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_like: Option<String>,
+    /// Declared texts for missing values that no cell of the files is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing_nowhere: Vec<String>,
     /// Channels, without those dropped for being constant.
     pub channels: Vec<Channel>,
     /// Names of the classes.

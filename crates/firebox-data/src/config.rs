@@ -234,7 +234,8 @@ pub enum TimeUnit {
 pub struct Csv {
     /// The character between two fields; `.tsv` files have a tab whatever is set here.
     pub separator: char,
-    /// Texts that stand for a missing value, besides an empty field and `NaN`.
+    /// Texts that stand for a missing value, besides an empty field and `NaN`, as they are written there. What no cell is
+    /// is told.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
     /// Whether numbers are written with a decimal comma, as `1,5`. A point is a decimal one too, and thousands are

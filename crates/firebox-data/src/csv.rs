@@ -18,7 +18,7 @@ use crate::time::is_like_time;
 use crate::{Csv, DataError, Format};
 
 /// The separator of a file.
-fn separator(path: &Path, csv: &Csv) -> u8 {
+pub(crate) fn separator(path: &Path, csv: &Csv) -> u8 {
     match path.extension() {
         Some(extension) if extension.eq_ignore_ascii_case("tsv") => b'\t',
         // Other characters than ASCII are refused with the configuration.

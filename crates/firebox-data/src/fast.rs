@@ -43,7 +43,7 @@ use crate::input::Input;
 use crate::mapping::Mapping;
 use crate::store::{About, Making};
 use crate::time::Zone;
-use crate::{Checks, DataConfig, DataError, timeframes};
+use crate::{Checks, DataConfig, DataError, missing, timeframes};
 use firebox_core::{Key, SeriesSet};
 
 use self::taken::{AllRead, Taken};
@@ -238,7 +238,12 @@ fn all(
         files::read(input, config, zone, to, same)?;
         (told.files)(index + 1);
     }
-    whole(taken.finish(&mut sink)?, config, known(first)?, sink, told)
+    let mut read = taken.finish(&mut sink)?;
+    // Who reads files once and keeps nothing is told of nothing that they lack.
+    if let Sink::Store { stop, .. } = sink {
+        read.missing_nowhere = missing::unmatched(inputs, config, stop)?;
+    }
+    whole(read, config, known(first)?, sink, told)
 }
 
 /// All series, once every file has been read.

@@ -25,7 +25,7 @@ use crate::timeframes::derive;
 use crate::warnings::{warn, warn_of};
 use crate::{
     Action, Checks, ClipsConfig, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Defect,
-    Finding, Format, clips, demand, fast, frame, market, npy, store, ts,
+    Finding, Format, clips, demand, fast, frame, market, missing, npy, store, ts,
 };
 
 /// Data that is ready to be split and cut into windows.
@@ -185,7 +185,8 @@ fn read_and_store(
     {
         return Ok(found);
     }
-    let (set, checks) = long_way(config, inputs, stop, listener)?;
+    let (set, mut checks) = long_way(config, inputs, stop, listener)?;
+    checks.missing_nowhere = missing::unmatched(inputs, config, stop)?;
     store::save(cache, key, &set, &checks)?;
     Ok((set, checks))
 }

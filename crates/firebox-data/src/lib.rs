@@ -65,6 +65,7 @@ mod leaks;
 mod look;
 mod mapping;
 mod market;
+mod missing;
 mod moments;
 mod npy;
 mod parts;

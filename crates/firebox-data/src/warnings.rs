@@ -11,6 +11,21 @@ const EARLIEST: i64 = 31_536_000_000_000;
 pub(crate) fn warn_of(listener: &dyn Listener, config: &DataConfig, checks: &Checks) {
     warn_of_unit(listener, config, checks);
     warn_of_lost(listener, checks);
+    warn_of_missing(listener, checks);
+}
+
+/// Texts that would have been read as missing values.
+fn warn_of_missing(listener: &dyn Listener, checks: &Checks) {
+    let nowhere = &checks.missing_nowhere;
+    if !nowhere.is_empty() {
+        warn(
+            listener,
+            format!(
+                "`data.csv.missing` names what no cell of the files is: {}; texts are compared as they stand there (-9999 is not -9999.0): correct them, or leave them out",
+                crate::error::List(nowhere)
+            ),
+        );
+    }
 }
 
 /// Numbers of a finer unit than the declared one end up far in the future, which is refused; those of a coarser one

@@ -223,6 +223,33 @@ fn times_of_a_coarser_unit_than_the_declared_one_are_told_each_time() {
 }
 
 #[test]
+fn declared_missing_texts_that_stand_nowhere_are_told_each_time() {
+    let files = Files::new();
+    files.write("a.csv", "time,x\n2024-01-01,1\n2024-01-02,-9999.0\n2024-01-03,4\n");
+    files.write("both/a.csv", "time,x\n2024-01-01,1\n2024-01-02,-9999.0\n2024-01-03,4\n");
+    files.write("both/b.csv", "time,x\n2024-01-01,1\n2024-01-02,-9999\n2024-01-03,4\n");
+    let said = |name: &str, missing: &str| {
+        let warnings = Mutex::new(Vec::new());
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                warnings.lock().unwrap().push(message.clone());
+            }
+        };
+        let settings =
+            format!("csv = {{ missing = [{missing}] }}\nchecks = {{ not_finite = 'drop' }}");
+        ingest(&files.config(name, &settings), &files.cache(), &listener).unwrap();
+        warnings.into_inner().unwrap().concat()
+    };
+    for _ in 0..2 {
+        let told = said("a.csv", "'-9999', 'NA'");
+        let expected = "`data.csv.missing` names what no cell of the files is: `-9999`, `NA`; texts are compared as they stand there";
+        assert!(told.starts_with(expected), "{told}");
+        assert_eq!(said("a.csv", "'-9999.0'"), "");
+        assert_eq!(said("both", "'-9999', '-9999.0'"), "");
+    }
+}
+
+#[test]
 fn a_reading_that_is_stopped_keeps_nothing_and_is_no_bad_input() {
     use std::sync::atomic::AtomicBool;
     let files = Files::new();

@@ -1,0 +1,152 @@
+//! Declared texts for missing values that stand nowhere: a column of -9999.0 would be learnt from where -9999 is declared.
+//!
+//! Files are looked through as bytes, up to the first cell of each text, so that only those that do not occur take a whole
+//! reading. Whoever reads the columns does not say what a missing value was.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use rayon::prelude::*;
+
+use crate::csv::{fields, header, separator};
+use crate::input::Input;
+use crate::mapping::Mapping;
+use crate::{DataConfig, DataError, Format};
+
+/// Bytes that are looked through at once, and a line more.
+const BLOCK: u64 = 1 << 20;
+
+/// The declared texts that are no cell of a column in use, in any of these files.
+pub(crate) fn unmatched(
+    inputs: &[Input],
+    config: &DataConfig,
+    stop: &AtomicBool,
+) -> Result<Vec<String>, DataError> {
+    let is_csv = inputs.first().is_some_and(|input| input.format == Format::Csv);
+    // An empty field is missing without being declared.
+    let declared = config.csv.missing.iter().filter(|text| is_csv && !text.is_empty());
+    let wanted = Mutex::new(declared.cloned().collect::<Vec<String>>());
+    let left = || wanted.lock().map(|texts| texts.clone()).unwrap_or_default();
+    let look_through = |input: &Input| -> Result<(), DataError> {
+        if left().is_empty() {
+            return Ok(());
+        }
+        let cells = Cells::of(&input.path, config)?;
+        let io = |error| DataError::io("read", &input.path)(error);
+        let mut file = BufReader::new(File::open(&input.path).map_err(io)?);
+        let mut block = Vec::new();
+        file.read_until(b'\n', &mut block).map_err(io)?;
+        loop {
+            DataError::heed(stop)?;
+            block.clear();
+            let read = file.by_ref().take(BLOCK).read_to_end(&mut block).map_err(io)?;
+            file.read_until(b'\n', &mut block).map_err(io)?;
+            let texts = left();
+            if read == 0 || texts.is_empty() {
+                return Ok(());
+            }
+            let lines = String::from_utf8_lossy(&block);
+            let found: Vec<&String> =
+                texts.iter().filter(|text| cells.have(&lines, text)).collect();
+            if let Ok(mut wanted) = wanted.lock() {
+                wanted.retain(|text| !found.contains(&text));
+            }
+        }
+    };
+    inputs.par_iter().try_for_each(look_through)?;
+    Ok(left())
+}
+
+/// Where the cells of a file are that are in use.
+struct Cells {
+    separator: u8,
+    /// Whether each column is.
+    used: Vec<bool>,
+}
+
+impl Cells {
+    fn of(path: &Path, config: &DataConfig) -> Result<Self, DataError> {
+        let names = header(path, &config.csv)?;
+        let mapping = Mapping::new(path, &names, &config.columns)?;
+        let is_used = |name: &String| mapping.used().any(|used| used == name);
+        let used = names.iter().map(is_used).collect();
+        Ok(Self { separator: separator(path, &config.csv), used })
+    }
+
+    /// Whether one of them is this text.
+    fn have(&self, lines: &str, text: &str) -> bool {
+        let is_end = |byte: Option<&u8>| {
+            byte.is_none_or(|byte| {
+                *byte == self.separator || matches!(*byte, b'"' | b' ' | b'\t' | b'\n' | b'\r')
+            })
+        };
+        let bytes = lines.as_bytes();
+        lines.match_indices(text).any(|(start, _)| {
+            let end = start + text.len();
+            let before = start.checked_sub(1).and_then(|before| bytes.get(before));
+            is_end(before) && is_end(bytes.get(end)) && self.is_in_use(lines, start, text)
+        })
+    }
+
+    /// Whether one that stands there is a cell in use.
+    fn is_in_use(&self, lines: &str, start: usize, text: &str) -> bool {
+        let begin = lines[..start].rfind('\n').map_or(0, |end| end + 1);
+        let line = lines[begin..].split('\n').next().unwrap_or_default().trim_end_matches('\r');
+        let fields = fields(line, self.separator);
+        // A line within quotes: nothing is known of its columns.
+        if fields.len() > self.used.len() {
+            return true;
+        }
+        // Blanks behind a number are left out before it is compared, those before it are not.
+        let is_it = |field: &str| field == text || field.trim_end() == text;
+        fields.iter().zip(&self.used).any(|(field, used)| *used && is_it(field))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::inputs;
+
+    fn check(files: &[&str], missing: &[&str], expected: &[&str]) {
+        let folder = tempfile::tempdir().unwrap();
+        for (number, text) in files.iter().enumerate() {
+            std::fs::write(folder.path().join(format!("{number}.csv")), text).unwrap();
+        }
+        let mut config = DataConfig::new(folder.path());
+        config.csv.missing = missing.iter().map(ToString::to_string).collect();
+        config.columns.channels = vec!["x".into(), "y".into()];
+        let inputs = inputs(&config).unwrap();
+        let found = unmatched(&inputs, &config, &AtomicBool::new(false)).unwrap();
+        assert_eq!(found, expected, "{files:?}");
+        let stopped = unmatched(&inputs, &config, &AtomicBool::new(true));
+        assert!(missing.is_empty() || matches!(stopped, Err(DataError::Stopped)));
+    }
+
+    #[test]
+    fn a_text_that_is_no_cell_in_use_is_told() {
+        let header = "time,x,y,z\n";
+        let file = |rows: &str| format!("{header}{rows}");
+        let one = file("2024-01-01,-9999.0,1,7\n2024-01-02,2,-99999,7\n");
+        check(&[&one], &[], &[]);
+        check(&[&one], &["-9999", "-9999.0", "-99999"], &["-9999"]);
+        // Of any file, at the end of a line or of the file, in quotes, and with blanks behind it.
+        let more = [file("2024-01-01,1,NA,7\r\n"), file("2024-01-01,\"-\",1,7\n2024-01-02,1,none")];
+        check(&[&one, &more[0], &more[1]], &["NA", "-", "none", "null"], &["null"]);
+        check(&[&file("2024-01-01,?  ,1,7\n2024-01-02, !,1,7\n")], &["?", "!", " !"], &["!"]);
+        // Not of a column that is not read, and not of the header.
+        check(&[&file("2024-01-01,1,2,NA\n")], &["NA", "x", "", "7"], &["NA", "x", "7"]);
+    }
+
+    #[test]
+    fn a_text_is_found_wherever_blocks_end() {
+        let rows: String = (0..60_000).map(|row| format!("{row},{row}.25,{row}.5,0\n")).collect();
+        assert!(rows.len() as u64 > BLOCK);
+        for (end, expected) in [("60000,NA,1,0\n", vec![]), ("60000,1,1,NA\n", vec!["NA"])] {
+            check(&[&format!("time,x,y,z\n{rows}{end}")], &["NA"], &expected);
+        }
+    }
+}
