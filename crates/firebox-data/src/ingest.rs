@@ -22,7 +22,7 @@ use crate::market::MarketConfig;
 use crate::raw::{Gathered, Raw};
 use crate::time::Zone;
 use crate::timeframes::derive;
-use crate::warnings::{warn, warn_of};
+use crate::warnings::{LARGE, warn, warn_of, warn_of_arrays};
 use crate::{
     Action, Checks, ClipsConfig, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Defect,
     Finding, Format, clips, demand, fast, frame, market, missing, npy, store, ts,
@@ -185,6 +185,7 @@ fn read_and_store(
     {
         return Ok(found);
     }
+    warn_of_arrays(listener, config, inputs, LARGE);
     let (set, mut checks) = long_way(config, inputs, stop, listener)?;
     checks.missing_nowhere = missing::unmatched(inputs, config, stop)?;
     store::save(cache, key, &set, &checks)?;

@@ -4,6 +4,8 @@
 //! and boolean values. Pickled objects, structures and complex numbers are refused. Source of the
 //! format: `numpy.lib.format`.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -134,6 +136,15 @@ fn decoded(bytes: &[u8], header: Header) -> Result<Array, String> {
         values = from_fortran(&values, &header.shape);
     }
     Ok(Array { shape: header.shape, values })
+}
+
+/// Whether a file is an array of fractions, by its header.
+pub(crate) fn is_of_fractions(path: &Path) -> bool {
+    // One that is longer is read as well, by who reads the file.
+    const LONGEST: u64 = 1 << 16;
+    let mut begin = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut begin));
+    read.is_ok() && header(&begin).is_ok_and(|header| header.element.is_float())
 }
 
 pub(crate) fn header(bytes: &[u8]) -> Result<Header, Problem> {

@@ -1,8 +1,11 @@
 //! What is told of data, whether they were read now or by an earlier run.
 
+use std::fs;
+
 use firebox_core::{Event, Listener};
 
-use crate::{Checks, DataConfig, time};
+use crate::input::Input;
+use crate::{Checks, DataConfig, Format, npy, time};
 
 /// The end of 1970.
 const EARLIEST: i64 = 31_536_000_000_000;
@@ -61,6 +64,76 @@ fn warn_of_lost(listener: &dyn Listener, checks: &Checks) {
     }
 }
 
+/// Bytes of arrays from which on it is told that they are held whole.
+pub(crate) const LARGE: u64 = 256 << 20;
+
+/// Arrays of so many bytes or more that could be converted, and are read in place then: those of fractions, without files
+/// of labels.
+pub(crate) fn warn_of_arrays(
+    listener: &dyn Listener,
+    config: &DataConfig,
+    inputs: &[Input],
+    large: u64,
+) {
+    let length = |input: &Input| fs::metadata(&input.path).map_or(0, |found| found.len());
+    let is_of_arrays = inputs.first().is_some_and(|input| input.format == Format::Npy);
+    if !is_of_arrays || config.columns.label.is_some() {
+        return;
+    }
+    let bytes: u64 = inputs.iter().map(length).sum();
+    if bytes >= large && npy::is_of_fractions(&inputs[0].path) {
+        warn(
+            listener,
+            format!(
+                "{} MB of .npy arrays are read whole, and take several times as much memory meanwhile: `firebox data convert FOLDER SAMPLES` makes samples of them, which are read in place; then name SAMPLES in `data.path`",
+                bytes / 1_000_000
+            ),
+        );
+    }
+}
+
 pub(crate) fn warn(listener: &dyn Listener, message: String) {
     listener.on(&Event::Warning { message });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::input::inputs;
+
+    #[test]
+    fn large_arrays_that_could_be_converted_are_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |descr: &str| {
+            let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (250,), }}");
+            let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+            bytes.extend((text.len() as u16).to_le_bytes());
+            bytes.extend(text.as_bytes());
+            bytes.extend([0; 1000]);
+            std::fs::write(folder.path().join("a.npy"), &bytes).unwrap();
+            bytes.len() as u64
+        };
+        let said = |config: &DataConfig, large: u64| {
+            let said = Mutex::new(String::new());
+            let listener = |event: &Event| {
+                if let Event::Warning { message } = event {
+                    *said.lock().unwrap() += message;
+                }
+            };
+            warn_of_arrays(&listener, config, &inputs(config).unwrap(), large);
+            said.into_inner().unwrap()
+        };
+        let mut config = DataConfig::new(folder.path());
+        let bytes = write("<f4");
+        assert!(said(&config, bytes).contains("`firebox data convert FOLDER SAMPLES`"));
+        assert_eq!(said(&config, bytes + 1), "");
+        // Whole numbers are none that are converted, nor are arrays with labels beside them.
+        write("<i4");
+        assert_eq!(said(&config, bytes), "");
+        write("<f4");
+        config.columns.label = Some("state".to_owned());
+        assert_eq!(said(&config, bytes), "");
+    }
 }
