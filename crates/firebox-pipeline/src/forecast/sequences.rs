@@ -137,7 +137,8 @@ fn with_horizons(error: SplitError, length: usize, reach: usize) -> PipelineErro
     match error {
         SplitError::TooLong { longest, series, .. } => PipelineError::Horizons(format!(
             "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
-             choose shorter horizons or windows, fill gaps (`data.checks.gaps`), or give longer series"
+             choose shorter horizons or windows, fill gaps (`data.checks.gaps`), correct `data.interval` if it is shorter than \
+             the steps between rows, or give longer series"
         )),
         SplitError::Empty { part, windows, left_out, hint } => PipelineError::Horizons(format!(
             "the {part} part is empty: {windows} windows in all, {left_out} of them across a boundary or in a gap; {takes}\n  \

@@ -167,7 +167,7 @@ impl Run<'_> {
         let more = if unused.len() > NAMED { ", …" } else { "" };
         self.listener.on(&Event::Warning {
             message: format!(
-                "{} of {} series have no window and are not used ({}{more}): a window takes {} steps without a gap on one side of each boundary; make windows shorter, fill gaps (`data.checks.gaps`), or leave these series out",
+                "{} of {} series have no window and are not used ({}{more}): a window takes {} steps without a gap on one side of each boundary; make windows shorter, fill gaps (`data.checks.gaps`) where rows are missing, correct `data.interval` if it is shorter than the steps between rows, or leave these series out",
                 unused.len(),
                 series.len(),
                 unused[..unused.len().min(NAMED)].join(", "),
