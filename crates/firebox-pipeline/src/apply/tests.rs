@@ -401,6 +401,17 @@ fn data_of_another_kind_is_refused_by_name() {
         message.contains("steps of 5min, and the model was trained on steps of 1min"),
         "{message}"
     );
+    // Several series in a file, one of which is of another rate.
+    let row = |series: &str, second: usize| {
+        format!("2024-01-01T00:{:02}:{:02},{series},1,2,0.5,1\n", second / 60, second % 60)
+    };
+    let [first, second] = [("a", 60), ("b", 45)]
+        .map(|(series, step)| (0..40).map(|at| row(series, at * step)).collect::<String>());
+    let text = format!("time,symbol,open,high,low,close\n{first}{second}");
+    std::fs::write(project.at("a.csv"), text).unwrap();
+    let message = refused(&project.request(&["a.csv"], Wanted::Embedding { wide: false }));
+    assert!(message.contains("has steps of "), "{message}");
+    assert!(message.contains("would span another time there"), "{message}");
     let message = refused_of(&ORDER, 1, 5);
     assert!(message.contains("12 consecutive steps, and the longest run"), "{message}");
     std::fs::write(
