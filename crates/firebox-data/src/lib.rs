@@ -69,6 +69,7 @@ mod moments;
 mod npy;
 mod parts;
 mod plain;
+mod progress;
 mod raw;
 mod schema;
 mod simulation;

@@ -2,7 +2,7 @@
 
 use super::named::{Case, NAMES, case, of_files, text};
 use super::*;
-use firebox_core::Origin;
+use firebox_core::{Event, Origin};
 
 /// The names of rows in any order, and where each file begins, and the last ends.
 fn scattered_rows(seed: u64) -> (Vec<Option<&'static str>>, Vec<usize>) {
@@ -129,8 +129,13 @@ fn who_is_stopped_while_rows_are_sorted_keeps_nothing() {
     let key = Key::builder("test", 1).finish();
     let zone = Zone::named(None).unwrap();
     // With the last file, whose rows are all waiting.
-    let told =
-        Told { files: &|_| stop.store(true, std::sync::atomic::Ordering::Relaxed), timed: &|_| () };
+    let listener = |event: &Event| {
+        if matches!(event, Event::Progress { done: 1.., .. }) {
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let progress = &Progress::of(&listener, "files", std::iter::once(1));
+    let told = Told { progress, timed: &|_| () };
     let found = read(&files, &config, &zone, Sink::store(&cache, key, &stop), &told);
     assert!(matches!(found, Err(Stop::Failed(DataError::Stopped))));
     assert_eq!(std::fs::read_dir(cache.join(firebox_cache::SERIES)).unwrap().count(), 0);
