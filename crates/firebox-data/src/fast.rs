@@ -2,9 +2,9 @@
 //! one part, and the series lie where a [`Sink`] puts them. Its result, and what it refuses, is the same as that of
 //! [`clean`](crate::clean::clean), whose rules it applies.
 //!
-//! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: series of
-//! which nothing is left, runs of a million missing values that may be filled. So are files whose columns differ or whose
-//! names are the same, classes of which two are the same number, and whatever cannot be read. A record batch of an Arrow
+//! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: runs of a
+//! million missing values that may be filled. So are tables in which each series has one row, files whose columns differ or
+//! whose names are the same, classes of which two are the same number, and whatever cannot be read. A record batch of an Arrow
 //! file is decoded as a whole, and so is such a file whose columns in use are nested, or numbers of a dictionary of them.
 //! What is kept of each series is its name and its counts; labels are held once the result is opened.
 //!

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use firebox_core::{Backing, Channel, Series, StepLabels};
 
 use crate::clean;
-use crate::hints::explained;
+use crate::hints::{explained, lost};
 use crate::ingest::void_finding;
 use crate::mapping::Mapping;
 use crate::plain::Mapped;
 use crate::progress::Progress;
 use crate::raw::{NO_LABEL, label_of};
 use crate::store::{Entry, LabelKind};
-use crate::work::Work;
+use crate::work::{Usable, Work};
 use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Interval};
 
 use super::parted::Short;
@@ -73,7 +73,10 @@ pub(super) fn finish(
     let found = clean::findings(&works, &mapping.channels, &constant, of_rows, &config.checks);
     let findings = clean::allowed(found)
         .map_err(|error| explained(error, config, mapping.series.is_some()))?;
-    known(works.iter().all(|work| work.counts.steps > 0).then_some(()))?;
+    if let Some((work, short)) = works.iter().zip(&read).find(|(work, _)| work.counts.steps == 0) {
+        let channels = (&mapping.channels[..], &short.usable[..]);
+        return Err(lost(clean::nothing_left(work), channels, config).into());
+    }
     let mut channels = mapping.channels.clone();
     if config.checks.constant == ConstantPolicy::Drop {
         clean::drop_channels(&mut channels, &mut works, &constant)?;
@@ -135,7 +138,9 @@ fn find_void(
     policy: ConstantPolicy,
 ) -> Result<Vec<String>, Stop> {
     let names = mapping.channels.iter().map(|channel| channel.name.clone());
-    let is_void = |(channel, _): &(usize, String)| !read.iter().any(|short| short.finite[*channel]);
+    let is_void = |(channel, _): &(usize, String)| {
+        read.iter().all(|short| short.usable[*channel] == Usable::Nothing)
+    };
     let void: Vec<String> = names.enumerate().filter(is_void).map(|(_, name)| name).collect();
     let Some(first) = void.first() else { return Ok(void) };
     if policy != ConstantPolicy::Drop {
