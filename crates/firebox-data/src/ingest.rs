@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use firebox_cache::Samples;
-use firebox_core::{Key, Listener, SeriesSet};
+use firebox_core::{Key, Listener, SeriesSet, Silent};
 use rayon::prelude::*;
 
 use crate::clean::clean;
-use crate::content::{Seen, content_hash_until};
+use crate::content::{AT_ONCE as HASHED, Seen, content_hash_heard, content_hash_until};
 use crate::converted;
 use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop, Told};
@@ -58,7 +58,21 @@ pub fn fingerprint(config: &DataConfig) -> Result<Key, DataError> {
 ///
 /// As [`fingerprint`], and [`DataError::Stopped`].
 pub fn fingerprint_until(stop: &AtomicBool, config: &DataConfig) -> Result<Key, DataError> {
-    key(config, &inputs(config)?, stop)
+    fingerprint_heard(stop, config, &Silent)
+}
+
+/// The same with word of how far it is, in the stage `ingest`, of tables that take a while.
+///
+/// # Errors
+///
+/// As [`fingerprint_until`].
+pub fn fingerprint_heard(
+    stop: &AtomicBool,
+    config: &DataConfig,
+    listener: &dyn Listener,
+) -> Result<Key, DataError> {
+    let inputs = inputs(config)?;
+    key(config, &inputs, (stop, &progress(&inputs, listener)))
 }
 
 /// What [`ingest`] found in the data that is stored under a key, if it is there in its full size.
@@ -131,7 +145,10 @@ pub fn ingest_until(
     let read = plain
         .flat_map(|input| std::iter::once(input.path.clone()).chain(label_file(config, input)));
     let seen = Seen::now(read);
-    let key = key(config, &inputs, stop)?;
+    let progress = progress(&inputs, listener);
+    // Behind the hashing; what else is found to be needed is told then.
+    progress.expect(2);
+    let key = key(config, &inputs, (stop, &progress))?;
     // What timeframes are made of is not what is stored.
     let samples = match inputs[0].format == Format::Samples && config.timeframes.is_none() {
         true => {
@@ -157,7 +174,8 @@ pub fn ingest_until(
             );
         }
     }
-    let stored = read_and_store(config, &inputs, samples, (cache, key), stop, listener);
+    let told = (&progress, listener);
+    let stored = read_and_store(config, &inputs, samples, (cache, key), stop, told);
     if let Err(changed) = seen.check() {
         // What was stored is under the key of what was there before; what failed may have failed by it.
         if stored.is_ok() {
@@ -177,9 +195,8 @@ fn read_and_store(
     samples: Option<Vec<Samples>>,
     (cache, key): (&Path, Key),
     stop: &AtomicBool,
-    listener: &dyn Listener,
+    (progress, listener): (&Progress<'_>, &dyn Listener),
 ) -> Result<(SeriesSet, Checks), DataError> {
-    let progress = &progress(&inputs, listener);
     if let Some(samples) = samples {
         progress.begin(0);
         let done = |index| progress.file(index).reached(1, 1);
@@ -413,7 +430,11 @@ pub(crate) fn raw(config: &DataConfig, listener: &dyn Listener) -> Result<Raw, D
     together(inputs.iter().map(|input| read_one(config, input, &zone)), &inputs, progress)
 }
 
-fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, DataError> {
+fn key(
+    config: &DataConfig,
+    inputs: &[Input],
+    (stop, progress): (&AtomicBool, &Progress<'_>),
+) -> Result<Key, DataError> {
     // Where the files lie does not matter, so the settings are taken without the paths.
     let settings = DataConfig {
         path: crate::Paths::default(),
@@ -423,9 +444,17 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
     };
     let settings = serde_json::to_vec(&settings)
         .map_err(|error| DataError::io("encode", Path::new("the settings"))(error.into()))?;
+    let (all, done) = (progress.pass() as usize, AtomicUsize::new(0));
+    let hashed = |bytes: usize| {
+        // What is hashed at once is not worth a word.
+        if is_table(inputs[0].format) && all > HASHED && bytes > 0 {
+            progress.all().reached(done.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
+        }
+        DataError::heed(stop)
+    };
     let hashes: Vec<blake3::Hash> = inputs
         .par_iter()
-        .map(|input| content_hash_until(&input.path, stop))
+        .map(|input| content_hash_heard(&input.path, &hashed))
         .collect::<Result<_, _>>()?;
     refuse_copies(inputs, &hashes)?;
     let mut key = Key::builder("series", store::KEY_VERSION).field("settings", settings);

@@ -1,6 +1,6 @@
 //! Word of how far ingestion is, over everything that is done with the files.
 //!
-//! That is done in passes: reading; reading anew, where something was found that is to be known first; merging rows that
+//! That is done in passes: hashing; reading; reading anew, where something was found that is to be known first; merging rows that
 //! were sorted; making timeframes; copying; storing. Each counts as many bytes as the files have, however many it moves:
 //! how many that will be is not known before. Of files that are taken as a whole, the files themselves are counted. What
 //! is done never becomes less; what is to be done does, or more, when a pass is found to be needed or is left.
@@ -53,6 +53,11 @@ impl<'a> Progress<'a> {
         Self { listener, unit, ends, state: Mutex::new(state) }
     }
 
+    /// So many passes follow on the first one, which is told once something of it is done.
+    pub(crate) fn expect(&self, following: u64) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).left = following;
+    }
+
     /// Begins a pass, behind which so many follow, whatever was done before.
     pub(crate) fn begin(&self, following: u64) {
         self.change(|state, _| {
@@ -91,7 +96,7 @@ impl<'a> Progress<'a> {
     }
 
     /// What is done in a pass.
-    fn pass(&self) -> u64 {
+    pub(crate) fn pass(&self) -> u64 {
         self.ends.last().map_or(1, |end| *end)
     }
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::timeframes::Timeframes;
-use crate::{TimeUnit, ingest, ingest_until};
-use firebox_core::{Event, Silent};
+use crate::{TimeUnit, fingerprint_heard, ingest, ingest_until};
+use firebox_core::{Event, Listener, Silent};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -100,6 +100,28 @@ fn one_file_is_told_part_by_part_over_all_that_is_done_with_it() {
         let silent = ingest(&config, &folder.path().join("silent"), &Silent).unwrap();
         assert!(silent.set == made.set && silent.checks == made.checks && silent.key == made.key);
     }
+}
+
+#[test]
+fn the_hashing_of_a_file_is_told_and_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("bars.csv");
+    let bytes = 30 << 20;
+    std::fs::write(&path, vec![b'1'; bytes]).unwrap();
+    let (config, told) = (DataConfig::new(&path), Mutex::new(vec![]));
+    let stop = AtomicBool::new(false);
+    let hashed = |listener: &dyn Listener| fingerprint_heard(&stop, &config, listener);
+    let listener = |event: &Event| {
+        if let Event::Progress { done, total, .. } = event {
+            told.lock().unwrap().push([*done, *total]);
+        }
+    };
+    let key = hashed(&listener).unwrap();
+    let told = told.lock().unwrap();
+    assert!(told.len() > 5 && told.is_sorted() && told.ends_with(&[[bytes as u64; 2]]), "{told:?}");
+    assert_eq!(crate::fingerprint(&config).unwrap(), key);
+    let stopped = hashed(&|_: &Event| stop.store(true, Ordering::Relaxed));
+    assert!(matches!(stopped, Err(DataError::Stopped)));
 }
 
 #[test]
