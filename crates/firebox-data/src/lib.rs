@@ -70,6 +70,7 @@ mod moments;
 mod npy;
 mod parts;
 mod plain;
+mod progress;
 mod rates;
 mod raw;
 mod schema;
@@ -95,8 +96,8 @@ pub use content::{content_hash, content_hash_until};
 pub use demand::DemandConfig;
 pub use error::DataError;
 pub use ingest::{
-    Ingested, files, fingerprint, fingerprint_until, ingest, ingest_until, read, stored, stored_at,
-    stored_checks,
+    Ingested, files, fingerprint, fingerprint_heard, fingerprint_until, ingest, ingest_until, read,
+    stored, stored_at, stored_checks,
 };
 pub use interval::{Interval, ParseIntervalError};
 pub use leaks::{Change, Original, Place, first_difference};
