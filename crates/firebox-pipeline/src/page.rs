@@ -184,6 +184,7 @@ fn settings(
         batch_size,
         workers: run.config.loader.workers,
         prefetch: run.config.loader.prefetch,
+        pins: run.config.loader.pin,
         may_lie_in_memory: may_lie_in_memory(run.config),
         blocks: run.shared.noted().blocks,
         padding: run.shared.noted().padding,
