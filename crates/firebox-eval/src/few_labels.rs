@@ -192,7 +192,7 @@ impl FewLabels {
         if lines.is_empty() {
             let sentence =
                 "Nothing was fine-tuned from pre-trained weights, so nothing can be said of them.";
-            return Verdict { outcome: Outcome::NoLabels, sentence: sentence.to_owned() };
+            return Verdict { outcome: Outcome::NotMeasured, sentence: sentence.to_owned() };
         }
         let interval = percent_interval(self.confidence);
         let said = format!("fine-tuned test scores ({interval}s): {}", lines.join("; "));
@@ -209,6 +209,8 @@ impl FewLabels {
         };
         let name = |share: &ShareScores| percent(share.share);
         let won: Vec<String> = self.shares.iter().filter(wins).map(name).collect();
+        let missing: Vec<String> =
+            self.missing().into_iter().map(|arm| format!("`{}`", arm.name())).collect();
         let all = self.shares.len();
         let chance = self.shares.iter().filter(|share| self.is_majority(share)).count();
         let (outcome, start) = match won.len() {
@@ -225,14 +227,24 @@ impl FewLabels {
                 "Fine-tuning answers one class for every test window, so nothing was learnt"
                     .to_owned(),
             ),
-            0 if self
-                .shares
-                .iter()
-                .any(|share| rivals(share).any(|other| other.difference.is_below_zero())) =>
+            0 if self.shares.iter().any(|share| {
+                losses(share).any(|other| missing.is_empty() || other.baseline.is_some())
+            }) =>
             {
                 (Outcome::DoesNotBeat, "Pre-training does not help".to_owned())
             }
             0 => (Outcome::DoesNotBeat, "Pre-training is not shown to help".to_owned()),
+            // A win over what was trained is no win over what was not.
+            _ if !missing.is_empty() => (
+                Outcome::NotMeasured,
+                format!(
+                    "Whether pre-training helps was not measured, because {} not trained (`finetune.arms`)",
+                    match missing.as_slice() {
+                        [one] => format!("the arm {one} was"),
+                        all => format!("the arms {} were", list(all)),
+                    }
+                ),
+            ),
             count if count == all => (Outcome::Beats, "Pre-training helps".to_owned()),
             _ => (
                 Outcome::Beats,
@@ -243,6 +255,14 @@ impl FewLabels {
             ),
         };
         Verdict { outcome, sentence: format!("{start}: {said}.") }
+    }
+
+    /// The arms without pre-training that were not trained, at some share.
+    fn missing(&self) -> Vec<Arm> {
+        let is_there =
+            |share: &ShareScores, arm: Arm| share.arms.iter().any(|score| score.arm == arm);
+        let without = Arm::ALL.into_iter().filter(|arm| !arm.is_pretrained());
+        without.filter(|arm| !self.shares.iter().all(|share| is_there(share, *arm))).collect()
     }
 
     /// Whether the fine-tuned encoder's score cannot be told from that of the majority class.
@@ -274,8 +294,9 @@ impl FewLabels {
             let (low, high) = (signed_points(difference.low), signed_points(difference.high));
             line += &match () {
                 () if difference.is_above_zero() => format!(
-                    ", {} points above the best of the others, {name} ({low} to {high})",
-                    points(difference.value)
+                    ", {} points above {}{name} ({low} to {high})",
+                    points(difference.value),
+                    if rivals(share).count() > 1 { "the best without pre-training, " } else { "" }
                 ),
                 () if difference.is_below_zero() => format!(
                     ", worse than {name} by {} points ({low} to {high})",
@@ -302,6 +323,11 @@ impl FewLabels {
 fn rivals(share: &ShareScores) -> impl Iterator<Item = &ArmDifference> {
     let without = |other: &&ArmDifference| other.baseline.is_none_or(|arm| !arm.is_pretrained());
     share.differences.iter().filter(without)
+}
+
+/// Those of them that are better.
+fn losses(share: &ShareScores) -> impl Iterator<Item = &ArmDifference> {
+    rivals(share).filter(|other| other.difference.is_below_zero())
 }
 
 fn summed(classes: usize, truth: &[u32], predictions: Option<&Predictions>) -> Confusion {
@@ -432,7 +458,7 @@ mod tests {
         let arms = [0.9, 0.93, 0.7, 0.6].map(|share| right(share, 3));
         let verdict = compared(&[(0.1, arms)]).verdict();
         assert_eq!(verdict.outcome, Outcome::Beats, "{}", verdict.sentence);
-        assert!(verdict.sentence.contains("above the best of the others, from scratch"));
+        assert!(verdict.sentence.contains("above the best without pre-training, from scratch"));
     }
 
     #[test]
@@ -483,12 +509,52 @@ mod tests {
     }
 
     #[test]
+    fn a_win_is_not_claimed_over_arms_that_were_not_trained() {
+        let skills = [0.95, 0.9, 0.8, 0.6].map(|share| right(share, 3));
+        let of = |arms: &[Arm]| {
+            let all = Arm::ALL.into_iter().zip(skills.clone());
+            let arms = all.filter(|(arm, _)| arms.contains(arm)).collect();
+            let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
+            let share = SharePredictions { share: 1.0, windows: 200.0, arms };
+            FewLabels::of(&config, &names(), &truth(), 0, 1, vec![share]).verdict()
+        };
+        use Arm::{FineTuned, FromScratch, PreTrainedFrozen, RandomFrozen};
+        let neither = "because the arms `from scratch` and `random, frozen` were not trained (`finetune.arms`): ";
+        let scratch = "because the arm `from scratch` was not trained (`finetune.arms`): ";
+        let random = "because the arm `random, frozen` was not trained (`finetune.arms`): ";
+        for (arms, why) in [
+            (&[FineTuned][..], neither),
+            (&[FineTuned, PreTrainedFrozen], neither),
+            (&[FineTuned, RandomFrozen], scratch),
+            (&[FineTuned, FromScratch], random),
+        ] {
+            let said = of(arms);
+            assert_eq!(said.outcome, Outcome::NotMeasured, "{}", said.sentence);
+            let start = format!("Whether pre-training helps was not measured, {why}");
+            assert!(said.sentence.starts_with(&start), "{}", said.sentence);
+        }
+        assert!(of(&[FineTuned]).sentence.contains(" points above the majority class ("));
+        assert_eq!(of(&[FineTuned, FromScratch, RandomFrozen]).outcome, Outcome::Beats);
+    }
+
+    #[test]
+    fn a_loss_to_one_arm_is_told_although_another_was_not_trained() {
+        let [own, scratch] = [0.8, 0.95].map(|share| right(share, 3));
+        let arms = BTreeMap::from([(Arm::FineTuned, own), (Arm::FromScratch, scratch)]);
+        let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
+        let share = SharePredictions { share: 1.0, windows: 200.0, arms };
+        let said = FewLabels::of(&config, &names(), &truth(), 0, 1, vec![share]).verdict();
+        assert_eq!(said.outcome, Outcome::DoesNotBeat);
+        assert!(said.sentence.starts_with("Pre-training does not help: "), "{}", said.sentence);
+    }
+
+    #[test]
     fn few_windows_and_no_fine_tuned_arm_claim_nothing() {
         let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
         let arms = BTreeMap::from([(Arm::FromScratch, Predictions::single(vec![0; 6]))]);
         let share = SharePredictions { share: 1.0, windows: 6.0, arms };
         let scores = FewLabels::of(&config, &names(), &[0, 1, 0, 1, 0, 1], 0, 1, vec![share]);
-        assert_eq!(scores.verdict().outcome, Outcome::NoLabels);
+        assert_eq!(scores.verdict().outcome, Outcome::NotMeasured);
         let arms = BTreeMap::from([(Arm::FineTuned, Predictions::single(vec![0, 1, 0, 1, 0, 1]))]);
         let share = SharePredictions { share: 1.0, windows: 6.0, arms };
         let scores = FewLabels::of(&config, &names(), &[0, 1, 0, 1, 0, 1], 0, 1, vec![share]);

@@ -24,6 +24,8 @@ pub enum Outcome {
     TooFewWindows,
     /// No labels: only reconstruction was measured, if anything.
     NoLabels,
+    /// Something that would have to be beaten was not trained.
+    NotMeasured,
 }
 
 /// The first line of a report.

@@ -57,7 +57,7 @@ fn cards(scores: &FewLabels, outcome: Outcome) -> Vec<Card> {
     let tone = match outcome {
         Outcome::Beats => Tone::Good,
         Outcome::DoesNotBeat => Tone::Bad,
-        Outcome::TooFewWindows | Outcome::NoLabels => Tone::Open,
+        Outcome::TooFewWindows | Outcome::NoLabels | Outcome::NotMeasured => Tone::Open,
     };
     let mut cards: Vec<Card> = scores
         .shares

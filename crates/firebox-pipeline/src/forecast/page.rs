@@ -31,7 +31,7 @@ pub(super) fn report(
     let tone = match verdict.outcome {
         Outcome::Beats => Tone::Good,
         Outcome::DoesNotBeat => Tone::Bad,
-        Outcome::TooFewWindows | Outcome::NoLabels => Tone::Open,
+        Outcome::TooFewWindows | Outcome::NoLabels | Outcome::NotMeasured => Tone::Open,
     };
     let mut report = Report::new(name, "", verdict);
     report.cards = cards(evaluation, tone);
