@@ -10,7 +10,7 @@ use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::bound_when_all_agree;
-use crate::text::{list, percent, points, signed_points};
+use crate::text::{count, list, percent, points, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Predictions, Resampling, TestScore,
@@ -198,7 +198,8 @@ impl FewLabels {
         let said = format!("fine-tuned test scores ({interval}s): {}", lines.join("; "));
         if independent < FEWEST_WINDOWS {
             let sentence = format!(
-                "Too few test windows to say whether pre-training helps ({independent} independent ones; it takes {FEWEST_WINDOWS}): {said}."
+                "Too few test windows to say whether pre-training helps ({}; it takes {FEWEST_WINDOWS}): {said}.",
+                count(independent, "independent one")
             );
             return Verdict { outcome: Outcome::TooFewWindows, sentence };
         }
@@ -217,9 +218,9 @@ impl FewLabels {
             0 if chance == all => (
                 Outcome::DoesNotBeat,
                 format!(
-                    "Fine-tuning is no better than always answering the majority class `{}` ({}), so nothing is shown to be learnt",
-                    self.majority_class,
-                    percent(self.majority.value)
+                    "Fine-tuning is {} than always answering {}, so nothing is shown to be learnt",
+                    not_better(self.shares.iter().filter_map(against_majority)),
+                    self.named_majority()
                 ),
             ),
             0 if self.shares.iter().all(ShareScores::is_constant) => (
@@ -267,8 +268,11 @@ impl FewLabels {
 
     /// Whether the fine-tuned encoder's score cannot be told from that of the majority class.
     pub fn is_majority(&self, share: &ShareScores) -> bool {
-        let against = share.differences.iter().find(|other| other.baseline.is_none());
-        against.is_some_and(|other| !other.difference.is_above_zero())
+        against_majority(share).is_some_and(|difference| !difference.is_above_zero())
+    }
+
+    fn named_majority(&self) -> String {
+        format!("the majority class `{}` ({})", self.majority_class, percent(self.majority.value))
     }
 
     /// What one share says.
@@ -287,10 +291,18 @@ impl FewLabels {
         if share.is_constant() {
             return Some(line + ", answering one class for every test window");
         }
-        let hardest =
-            rivals(share).min_by(|a, b| a.difference.value.total_cmp(&b.difference.value));
+        // Whatever is better comes first, then what cannot be told from it.
+        let rank = |other: &ArmDifference| match other.difference {
+            difference if difference.is_below_zero() => 0u8,
+            difference if difference.is_above_zero() => 2,
+            _ => 1,
+        };
+        let hardest = rivals(share).min_by(|a, b| {
+            let by_value = a.difference.value.total_cmp(&b.difference.value);
+            rank(a).cmp(&rank(b)).then(by_value)
+        });
         if let Some(ArmDifference { baseline, difference }) = hardest {
-            let name = baseline.map_or("the majority class", Arm::name);
+            let name = baseline.map_or_else(|| self.named_majority(), |arm| arm.name().to_owned());
             let (low, high) = (signed_points(difference.low), signed_points(difference.high));
             line += &match () {
                 () if difference.is_above_zero() => format!(
@@ -303,17 +315,16 @@ impl FewLabels {
                     points(difference.value.abs())
                 ),
                 () => format!(
-                    ", no difference from {name} shown: {} points ({low} to {high})",
+                    ", {} than {name}: {} points ({low} to {high})",
+                    not_better([difference]),
                     signed_points(difference.value)
                 ),
             };
         }
-        if self.is_majority(share) {
-            line += &format!(
-                ", no better than the majority class `{}` ({})",
-                self.majority_class,
-                percent(self.majority.value)
-            );
+        let is_told = hardest.is_some_and(|hardest| hardest.baseline.is_none());
+        let majority = against_majority(share).filter(|found| !found.is_above_zero() && !is_told);
+        if let Some(difference) = majority {
+            line += &format!(", {} than {}", not_better([difference]), self.named_majority());
         }
         Some(line)
     }
@@ -323,6 +334,18 @@ impl FewLabels {
 fn rivals(share: &ShareScores) -> impl Iterator<Item = &ArmDifference> {
     let without = |other: &&ArmDifference| other.baseline.is_none_or(|arm| !arm.is_pretrained());
     share.differences.iter().filter(without)
+}
+
+/// The fine-tuned encoder minus the majority class.
+fn against_majority(share: &ShareScores) -> Option<&Estimate> {
+    let against = share.differences.iter().find(|other| other.baseline.is_none());
+    against.map(|other| &other.difference)
+}
+
+/// What is said of differences that are not above zero. Means of equal scores differ by their rounding.
+fn not_better<'a>(differences: impl IntoIterator<Item = &'a Estimate>) -> &'static str {
+    let none_is = differences.into_iter().all(|difference| difference.high <= 1e-12);
+    if none_is { "no better" } else { "not shown to be better" }
 }
 
 /// Those of them that are better.
@@ -479,6 +502,48 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_shown_to_be_better_is_not_said_to_be_no_better() {
+        // Better in the mean, by an interval that touches zero.
+        let arms = [0.7, 0.6, 0.6, 0.6].map(|share| right(share, 1));
+        let mut scores = compared(&[(0.1, arms)]);
+        let share = &mut scores.shares[0];
+        for other in &mut share.differences {
+            other.difference = match other.baseline {
+                None => Estimate { value: 0.281, low: 0.0, high: 0.479 },
+                Some(_) => Estimate { value: 0.2, low: 0.1, high: 0.3 },
+            };
+        }
+        let said = scores.verdict();
+        assert_eq!(said.outcome, Outcome::DoesNotBeat);
+        let start = "Fine-tuning is not shown to be better than always answering the majority class `rest` (66.7 %), so nothing is shown";
+        assert!(said.sentence.starts_with(start), "{}", said.sentence);
+        let end = ", not shown to be better than the majority class `rest` (66.7 %): +28.1 points (0.0 to +47.9).";
+        assert!(said.sentence.ends_with(end), "{}", said.sentence);
+        // An arm that is better by little is not hidden by one that is better by more and may be worse.
+        for other in &mut scores.shares[0].differences {
+            other.difference = match other.baseline {
+                Some(Arm::FromScratch) => Estimate { value: -0.1, low: -0.4, high: 0.2 },
+                Some(Arm::RandomFrozen) => Estimate { value: -0.05, low: -0.08, high: -0.02 },
+                _ => Estimate { value: 0.2, low: 0.1, high: 0.3 },
+            };
+        }
+        let said = scores.verdict().sentence;
+        assert!(said.starts_with("Pre-training does not help: "), "{said}");
+        assert!(said.contains(", worse than random, frozen by 5.0 points"), "{said}");
+        for other in &mut scores.shares[0].differences {
+            other.difference = match other.baseline {
+                Some(Arm::FromScratch) => Estimate { value: 0.1, low: -0.1, high: 0.2 },
+                _ => Estimate { value: 0.05, low: 0.01, high: 0.1 },
+            };
+        }
+        let said = scores.verdict().sentence;
+        assert!(
+            said.contains(", not shown to be better than from scratch: +10.0 points"),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn a_constant_answer_wins_over_nothing_although_its_class_is_the_most_frequent_of_the_test() {
         // The majority of training, class 0, is rare among the test windows of these.
         let truth: Vec<u32> = (0..300).map(|at| u32::from(at % 5 != 0)).collect();
@@ -533,7 +598,11 @@ mod tests {
             let start = format!("Whether pre-training helps was not measured, {why}");
             assert!(said.sentence.starts_with(&start), "{}", said.sentence);
         }
-        assert!(of(&[FineTuned]).sentence.contains(" points above the majority class ("));
+        assert!(
+            of(&[FineTuned])
+                .sentence
+                .contains(" points above the majority class `rest` (66.7 %) (")
+        );
         assert_eq!(of(&[FineTuned, FromScratch, RandomFrozen]).outcome, Outcome::Beats);
     }
 
