@@ -54,6 +54,11 @@ impl Sequences {
         &self.windows.parts.test
     }
 
+    /// Steps of a season, 1 where none is known.
+    pub(super) fn steps_of_season(&self) -> usize {
+        self.season.map_or(1, |(season, _)| season)
+    }
+
     /// Channels of a window.
     pub(super) fn channels(&self) -> usize {
         self.windows.parts.train.set().channels().len()
