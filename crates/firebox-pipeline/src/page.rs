@@ -69,6 +69,8 @@ pub(crate) fn complete(
 /// This moment, as text.
 pub(crate) fn now() -> String {
     let now = time::OffsetDateTime::now_utc();
+    // A reader of a page needs no parts of a second.
+    let now = now.replace_nanosecond(0).unwrap_or(now);
     now.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
 }
 
