@@ -218,21 +218,12 @@ pub(crate) fn channels(
     Ok((rule, inputs))
 }
 
-/// Static features and targets of each training window, as training reads them.
-pub(crate) fn training_samples(
-    rule: ForecastRule,
+/// Static features and targets of these windows, as training reads them.
+pub(crate) fn samples(
+    scaler: &ForecastScaler,
     set: &SeriesSet,
-    train: &TrainWindows,
-) -> Vec<Vec<f32>> {
-    let scaler = ForecastScaler::fit(rule, set, train);
-    let one = |window: &Window| {
-        let samples = samples(&scaler, set, std::slice::from_ref(window));
-        [samples.statics, samples.targets].concat()
-    };
-    train.windows().iter().map(one).collect()
-}
-
-fn samples(scaler: &ForecastScaler, set: &SeriesSet, windows: &[Window]) -> ForecastSamples {
+    windows: &[Window],
+) -> ForecastSamples {
     let (statics, outputs) = (scaler.rule().static_features(), scaler.rule().outputs());
     let mut samples = ForecastSamples {
         statics: vec![0.0; windows.len() * statics],
