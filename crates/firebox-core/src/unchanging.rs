@@ -86,7 +86,7 @@ mod tests {
         let channels = ["load", "still", "never"].map(|name| Channel::new(name, Role::Other));
         let set = Arc::new(SeriesSet::new(channels.to_vec(), vec![], vec![series]).unwrap());
         let windows = WindowRule { length: 4, stride: 1, whole: false };
-        split(&set, &windows, &SplitRule::time(0.1, 0.2), labels).unwrap()
+        split(&set, &windows, &SplitRule::time(0.2, 0.2), labels).unwrap()
     }
 
     fn still() -> Vec<Unchanging> {

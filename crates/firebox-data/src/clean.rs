@@ -44,9 +44,7 @@ pub(crate) fn clean(
     let findings = findings(&works, &channels, &constant, of_rows, policies);
     let findings = allowed(findings)?;
     if let Some(work) = works.iter().find(|work| work.counts.steps == 0) {
-        let hint = "remove it, or set `data.checks` to \"fill\" what it can".to_owned();
-        let (series, rows) = (work.raw.name.clone(), work.counts.rows as usize);
-        return Err(DataError::NothingLeft { series, rows, hint });
+        return Err(nothing_left(work));
     }
     if policies.constant == ConstantPolicy::Drop {
         drop_channels(&mut channels, &mut works, &constant)?;
@@ -63,6 +61,13 @@ pub(crate) fn clean(
     let width = channels.len();
     let series = works.into_par_iter().map(|work| work.finish(width)).collect();
     Ok((SeriesSet::new(channels, raw.classes, series)?, checks))
+}
+
+/// A series of which no step is kept is refused.
+pub(crate) fn nothing_left(work: &Work) -> DataError {
+    let hint = "remove it, or set `data.checks` to \"fill\" what it can".to_owned();
+    let (series, rows) = (work.raw.name.clone(), work.counts.rows as usize);
+    DataError::NothingLeft { series, rows, hint }
 }
 
 /// The findings, if none of them is refused.

@@ -89,6 +89,18 @@ pub fn content_hash(path: &Path) -> Result<blake3::Hash, DataError> {
 ///
 /// As [`content_hash`], and [`DataError::Stopped`].
 pub fn content_hash_until(path: &Path, stop: &AtomicBool) -> Result<blake3::Hash, DataError> {
+    content_hash_heard(path, &|_| DataError::heed(stop))
+}
+
+/// Bytes that are hashed at once.
+pub(crate) const AT_ONCE: usize = 4 << 20;
+
+/// The same where `heard` hears of so many bytes more that were hashed, before any and after each that are at once, and may
+/// end it.
+pub(crate) fn content_hash_heard(
+    path: &Path,
+    heard: &dyn Fn(usize) -> Result<(), DataError>,
+) -> Result<blake3::Hash, DataError> {
     let mut file = File::open(path).map_err(DataError::io("open", path))?;
     let identity_of = |file: &File| {
         file.metadata().map(|found| identity(&found)).map_err(DataError::io("read", path))
@@ -103,13 +115,15 @@ pub fn content_hash_until(path: &Path, stop: &AtomicBool) -> Result<blake3::Hash
         return Ok(*hash);
     }
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; 4 << 20];
+    let mut buffer = vec![0; AT_ONCE];
+    heard(0)?;
     loop {
-        DataError::heed(stop)?;
-        match file.read(&mut buffer).map_err(DataError::io("read", path))? {
-            0 => break,
-            read => drop(hasher.update_rayon(&buffer[..read])),
+        let read = file.read(&mut buffer).map_err(DataError::io("read", path))?;
+        if read == 0 {
+            break;
         }
+        hasher.update_rayon(&buffer[..read]);
+        heard(read)?;
     }
     let hash = hasher.finalize();
     if has_settled(&before, now) && identity_of(&file)? == before {

@@ -146,7 +146,7 @@ pub(crate) fn store(
         }
         let all: Vec<usize> = (0..samples.len()).collect();
         samples.check_read(&all).map_err(|error| unreadable(input, &error))?;
-        done(number + 1);
+        done(number);
     }
     let constant = varies.constant();
     if longest < 2 || (!constant.is_empty() && config.checks.constant != ConstantPolicy::Keep) {

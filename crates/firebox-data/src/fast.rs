@@ -2,9 +2,9 @@
 //! one part, and the series lie where a [`Sink`] puts them. Its result, and what it refuses, is the same as that of
 //! [`clean`](crate::clean::clean), whose rules it applies.
 //!
-//! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: series of
-//! which nothing is left, runs of a million missing values that may be filled. So are files whose columns differ or whose
-//! names are the same, classes of which two are the same number, and whatever cannot be read. A record batch of an Arrow
+//! What is left to the long way, which holds all rows in memory, is what a row and its neighbours do not tell: runs of a
+//! million missing values that may be filled. So are tables in which each series has one row, files whose columns differ or
+//! whose names are the same, classes of which two are the same number, and whatever cannot be read. A record batch of an Arrow
 //! file is decoded as a whole, and so is such a file whose columns in use are nested, or numbers of a dictionary of them.
 //! What is kept of each series is its name and its counts; labels are held once the result is opened.
 //!
@@ -33,7 +33,6 @@ mod taken;
 #[cfg(test)]
 mod tests;
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -41,6 +40,7 @@ use std::sync::atomic::AtomicBool;
 use crate::ingest::with_timeframes;
 use crate::input::Input;
 use crate::mapping::Mapping;
+use crate::progress::Progress;
 use crate::store::{About, Making};
 use crate::time::Zone;
 use crate::{Checks, DataConfig, DataError, timeframes};
@@ -109,6 +109,14 @@ impl<'a> Sink<'a> {
         matches!(self, Self::Memory)
     }
 
+    /// An error once whoever wants the result wants it no more.
+    fn heed(&self) -> Result<(), Stop> {
+        match self {
+            Self::Memory => Ok(()),
+            Self::Store { stop, .. } => Ok(DataError::heed(stop)?),
+        }
+    }
+
     /// The same before anything is put into it.
     fn anew(&self) -> Self {
         match self {
@@ -119,10 +127,10 @@ impl<'a> Sink<'a> {
 
     /// The result in the store, which begins with the first call, for rows of so many numbers.
     fn making(&mut self, width: usize) -> Result<&mut Making, Stop> {
-        let Self::Store { cache, stop, labelled, making, .. } = self else {
+        self.heed()?;
+        let Self::Store { cache, labelled, making, .. } = self else {
             return Err(Stop::Odd);
         };
-        DataError::heed(stop)?;
         if making.is_none() {
             let channels = width - usize::from(*labelled);
             *making = Some(Box::new(Making::begin(cache, channels, *labelled)?));
@@ -144,9 +152,9 @@ impl<'a> Sink<'a> {
 
 /// Who is told how far the reading is.
 pub(crate) struct Told<'a> {
-    /// How many files are read.
-    pub(crate) files: &'a dyn Fn(usize),
-    /// Once all are: whether they have a column of times.
+    /// Of all passes.
+    pub(crate) progress: &'a Progress<'a>,
+    /// Once all files are read: whether they have a column of times.
     pub(crate) timed: &'a dyn Fn(bool),
 }
 
@@ -176,6 +184,12 @@ impl How {
         }
         Some(how)
     }
+
+    /// What is done with all rows after they have been read.
+    fn following(&self, config: &DataConfig, sink: &Sink<'_>) -> u64 {
+        let stored = if sink.is_memory() { 0 } else { 1 + u64::from(config.timeframes.is_some()) };
+        u64::from(self.sorted.is_some()) + stored
+    }
 }
 
 /// The series of these files, with their timeframes made if asked, and what is to be said of them.
@@ -189,15 +203,8 @@ pub(crate) fn read(
     // Rows are found again by the path of their file.
     let paths: HashSet<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     known((paths.len() == inputs.len()).then_some(()))?;
-    // Of files that are read once more nobody hears again.
-    let most = Cell::new(0);
-    let files = |done| {
-        if most.replace(most.get().max(done)) < done {
-            (told.files)(done);
-        }
-    };
-    let told = &Told { files: &files, timed: told.timed };
     again_if_told(How::default(), sink.is_memory(), |how| {
+        told.progress.begin(how.following(config, &sink));
         all((inputs, config, zone), how, sink.anew(), told)
     })
 }
@@ -235,10 +242,11 @@ fn all(
             known(same.then_some(()))
         };
         let to = (&mut taken, &mut sink);
-        files::read(input, config, zone, to, same)?;
-        (told.files)(index + 1);
+        let share = told.progress.file(index);
+        files::read((input, config, zone), to, same, &share)?;
+        share.reached(1, 1);
     }
-    whole(taken.finish(&mut sink)?, config, known(first)?, sink, told)
+    whole(taken.finish(&mut sink, told.progress)?, config, known(first)?, sink, told)
 }
 
 /// All series, once every file has been read.
@@ -249,7 +257,7 @@ fn whole(
     mut sink: Sink<'_>,
     told: &Told<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    let whole = finish::finish(read, config, &mapping, &mut sink);
+    let whole = finish::finish(read, (config, told.progress), &mapping, &mut sink);
     // Another way says so itself.
     if matches!(whole, Ok(_) | Err(Stop::Failed(_))) {
         (told.timed)(mapping.time.is_some());
@@ -266,12 +274,15 @@ fn whole(
             let checks = whole.checks;
             let series = whole.series.into_iter().map(|(_, entry)| entry).collect();
             let about = About { channels, classes, series, checks };
-            let making = *known(making)?;
-            let made = match &config.timeframes {
-                Some(frames) => timeframes::store(frames, (making, about), (cache, key), stop)?,
-                None => making.finish(cache, key, about)?,
-            };
-            Ok(made.open()?)
+            let (mut making, mut about) = (*known(making)?, about);
+            if let Some(frames) = &config.timeframes {
+                told.progress.next();
+                let heard = (stop, &told.progress.all());
+                (making, about) = timeframes::make(frames, (making, about), cache, heard)?;
+            }
+            told.progress.next();
+            let heard = (stop, &told.progress.all());
+            Ok(making.finish((cache, key), about, heard)?.open()?)
         }
     }
 }

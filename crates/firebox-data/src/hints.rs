@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use firebox_core::Silent;
+use firebox_core::{Channel, Silent};
 use polars::prelude::{DataFrame, DataType, Expr, IdxSize, col};
 
 use crate::config::role_of;
@@ -15,7 +15,7 @@ use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL, Raw};
 use crate::schema::Declared;
 use crate::time::{Course, Zone};
-use crate::work::fits;
+use crate::work::Usable;
 use crate::{ConstantPolicy, DataConfig, DataError, Defect, Finding, Format, Policy, csv};
 
 /// Odd rows from which on several series in one file are the likelier cause: fewer are mistakes.
@@ -41,42 +41,55 @@ pub(crate) fn explained(error: DataError, config: &DataConfig, named: bool) -> D
         }
         DataError::NothingLeft { series, rows, hint } => {
             let raw = raw(config, &Silent).ok();
-            let hint =
-                raw.and_then(|raw| empty_channel(raw, &series, config)).unwrap_or_else(|| {
-                    match config.checks.not_finite {
-                        Policy::Fill => "remove it, or correct the file".to_owned(),
-                        Policy::Error | Policy::Drop => hint,
-                    }
-                });
-            DataError::NothingLeft { series, rows, hint }
+            let found = raw.and_then(|raw| usable_values(raw, &series, config));
+            let (channels, usable) = found.unwrap_or_default();
+            lost(DataError::NothingLeft { series, rows, hint }, (&channels, &usable), config)
         }
         other => other,
     }
 }
 
-/// Why nothing is left of a series, if that is a channel without a value that can be used.
-fn empty_channel(mut raw: Raw, series: &str, config: &DataConfig) -> Option<String> {
+/// The channels, and what their values are in one series.
+fn usable_values(
+    mut raw: Raw,
+    series: &str,
+    config: &DataConfig,
+) -> Option<(Vec<Channel>, Vec<Usable>)> {
     if config.checks.constant == ConstantPolicy::Drop {
         drop_void(&mut raw).ok()?;
     }
     let series = raw.series.iter().find(|one| one.name == series)?;
-    let mut channels = raw.channels.iter().zip(&series.columns);
-    let (channel, column) =
-        channels.find(|(_, column)| !column.iter().any(|value| fits(*value)))?;
-    let others = match raw.channels.len() {
+    let of = |column: &Vec<f64>| Usable::default().with(column);
+    Some((raw.channels, series.columns.iter().map(of).collect()))
+}
+
+/// The error of a series of which nothing is left, with what its values are in each channel.
+pub(crate) fn lost(
+    error: DataError,
+    (channels, usable): (&[Channel], &[Usable]),
+    config: &DataConfig,
+) -> DataError {
+    let DataError::NothingLeft { series, rows, hint } = error else { return error };
+    let others = match channels.len() {
         1 => "",
         _ => ", or list the other channels in `data.columns.channels`",
     };
-    let finite = column.iter().copied().filter(|value| value.is_finite());
-    Some(match finite.map(f64::abs).max_by(f64::total_cmp) {
-        Some(largest) => format!(
-            "the values of its channel `{}` are too large for f32, which ends at 3.4e38 (they reach {largest:e}); scale the column{others}",
-            channel.name
-        ),
-        None => {
-            format!("its channel `{}` has no value; remove the series{others}", channel.name)
-        }
-    })
+    let empty = channels.iter().zip(usable).find_map(|(Channel { name, .. }, usable)| {
+        Some(match usable {
+            Usable::Some => return None,
+            Usable::TooLarge(largest) => format!(
+                "the values of its channel `{name}` are too large for f32, which ends at 3.4e38 (they reach {largest:e}); scale the column{others}"
+            ),
+            Usable::Nothing => {
+                format!("its channel `{name}` has no value; remove the series{others}")
+            }
+        })
+    });
+    let hint = empty.unwrap_or_else(|| match config.checks.not_finite {
+        Policy::Fill => "remove it, or correct the file".to_owned(),
+        Policy::Error | Policy::Drop => hint,
+    });
+    DataError::NothingLeft { series, rows, hint }
 }
 
 /// A column that tells series apart in the first rows of a file.

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use firebox_cache::Samples;
-use firebox_core::{Event, Key, Listener, SeriesSet};
+use firebox_core::{Key, Listener, SeriesSet, Silent};
 use rayon::prelude::*;
 
 use crate::clean::clean;
-use crate::content::{Seen, content_hash_until};
+use crate::content::{AT_ONCE as HASHED, Seen, content_hash_heard, content_hash_until};
 use crate::converted;
 use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop, Told};
@@ -19,6 +19,7 @@ use crate::generated::settings;
 use crate::hints::explained;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
+use crate::progress::Progress;
 use crate::raw::{Gathered, Raw};
 use crate::time::Zone;
 use crate::timeframes::derive;
@@ -57,7 +58,21 @@ pub fn fingerprint(config: &DataConfig) -> Result<Key, DataError> {
 ///
 /// As [`fingerprint`], and [`DataError::Stopped`].
 pub fn fingerprint_until(stop: &AtomicBool, config: &DataConfig) -> Result<Key, DataError> {
-    key(config, &inputs(config)?, stop)
+    fingerprint_heard(stop, config, &Silent)
+}
+
+/// The same with word of how far it is, in the stage `ingest`, of tables that take a while.
+///
+/// # Errors
+///
+/// As [`fingerprint_until`].
+pub fn fingerprint_heard(
+    stop: &AtomicBool,
+    config: &DataConfig,
+    listener: &dyn Listener,
+) -> Result<Key, DataError> {
+    let inputs = inputs(config)?;
+    key(config, &inputs, (stop, &progress(&inputs, listener)))
 }
 
 /// What [`ingest`] found in the data that is stored under a key, if it is there in its full size.
@@ -69,7 +84,7 @@ pub fn stored_checks(cache: &Path, key: Key) -> Option<Checks> {
 /// The series that are stored under a key with what was found in them, whatever became of their files. None if they are
 /// not there whole, or are converted samples, whose values stay in their shards.
 pub fn stored(cache: &Path, key: Key) -> Option<(SeriesSet, Checks)> {
-    store::load(cache, key, vec![]).ok().flatten()
+    store::load(cache, key, vec![], &AtomicBool::new(false)).ok().flatten()
 }
 
 /// Where [`ingest`] stores the result of a key.
@@ -79,7 +94,8 @@ pub fn stored_at(cache: &Path, key: Key) -> PathBuf {
 
 /// Reads, checks and stores the data that `config` names, or takes what is stored under its key.
 ///
-/// Sends [`Event::Progress`] for each file, and [`Event::Warning`] for what the user should know.
+/// Sends [`Event::Progress`](firebox_core::Event::Progress) in the stage `ingest`, of tables in bytes over all that is done with them and of others in
+/// files, and [`Event::Warning`](firebox_core::Event::Warning) for what the user should know.
 ///
 /// # Errors
 ///
@@ -111,7 +127,8 @@ pub fn ingest(
     ingest_until(&AtomicBool::new(false), config, cache, listener)
 }
 
-/// The same until `stop` is true: then it ends at the next part of a file, and keeps nothing.
+/// The same until `stop` is true: then it ends at the next part of a file, or of what was read and is checked, changed or
+/// stored, and keeps nothing. A table that is held whole is read to its end first.
 ///
 /// # Errors
 ///
@@ -128,7 +145,10 @@ pub fn ingest_until(
     let read = plain
         .flat_map(|input| std::iter::once(input.path.clone()).chain(label_file(config, input)));
     let seen = Seen::now(read);
-    let key = key(config, &inputs, stop)?;
+    let progress = progress(&inputs, listener);
+    // Behind the hashing; what else is found to be needed is told then.
+    progress.expect(2);
+    let key = key(config, &inputs, (stop, &progress))?;
     // What timeframes are made of is not what is stored.
     let samples = match inputs[0].format == Format::Samples && config.timeframes.is_none() {
         true => {
@@ -138,21 +158,24 @@ pub fn ingest_until(
         false => None,
     };
     let values = samples.iter().flatten().flat_map(Samples::series_values).collect();
-    match store::load(cache, key, values) {
+    match store::load(cache, key, values, stop) {
         Ok(Some((set, checks))) => {
             warn_of(listener, config, &checks);
             return Ok(Ingested { set: Arc::new(set), checks, key, reused: true });
         }
         Ok(None) => {}
-        Err(problem) => warn(
-            listener,
-            format!(
-                "the stored series {} cannot be used ({problem}) and are made anew",
-                store::folder(cache, key).display()
-            ),
-        ),
+        Err(problem) => {
+            DataError::heed(stop)?;
+            let folder = store::folder(cache, key);
+            let folder = folder.display();
+            warn(
+                listener,
+                format!("the stored series {folder} cannot be used ({problem}) and are made anew"),
+            );
+        }
     }
-    let stored = read_and_store(config, &inputs, samples, (cache, key), stop, listener);
+    let told = (&progress, listener);
+    let stored = read_and_store(config, &inputs, samples, (cache, key), stop, told);
     if let Err(changed) = seen.check() {
         // What was stored is under the key of what was there before; what failed may have failed by it.
         if stored.is_ok() {
@@ -172,21 +195,32 @@ fn read_and_store(
     samples: Option<Vec<Samples>>,
     (cache, key): (&Path, Key),
     stop: &AtomicBool,
-    listener: &dyn Listener,
+    (progress, listener): (&Progress<'_>, &dyn Listener),
 ) -> Result<(SeriesSet, Checks), DataError> {
     if let Some(samples) = samples {
-        let done = |done| progress(listener, done as u64, inputs.len() as u64);
+        progress.begin(0);
+        let done = |index| progress.file(index).reached(1, 1);
         match converted::store(inputs, &samples, config, cache, key, &done) {
             Ok(found) => return Ok(found),
             Err(Stop::Failed(error)) => return Err(error),
             Err(_) => {}
         }
-    } else if let Some(found) = short_way(config, inputs, Sink::store(cache, key, stop), listener)?
-    {
-        return Ok(found);
+    } else {
+        let sink = Sink::store(cache, key, stop);
+        if let Some(found) = short_way(config, inputs, sink, (progress, listener))? {
+            progress.end();
+            return Ok(found);
+        }
     }
-    let (set, checks) = long_way(config, inputs, stop, listener)?;
-    store::save(cache, key, &set, &checks)?;
+    // What is counted in files is not stored by files.
+    let by_file = !is_table(inputs[0].format);
+    progress.begin(u64::from(!by_file));
+    let (set, checks) = long_way(config, inputs, stop, (progress, listener))?;
+    if !by_file {
+        progress.next();
+    }
+    store::save((cache, key), &set, &checks, (stop, &progress.all()))?;
+    progress.end();
     Ok((set, checks))
 }
 
@@ -218,10 +252,16 @@ fn read_checked(
     inputs: &[Input],
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
-    match short_way(config, inputs, Sink::Memory, listener)? {
-        Some(found) => Ok(found),
-        None => long_way(config, inputs, &AtomicBool::new(false), listener),
-    }
+    let progress = &progress(inputs, listener);
+    let found = match short_way(config, inputs, Sink::Memory, (progress, listener))? {
+        Some(found) => found,
+        None => {
+            progress.begin(0);
+            long_way(config, inputs, &AtomicBool::new(false), (progress, listener))?
+        }
+    };
+    progress.end();
+    Ok(found)
 }
 
 /// Tables, part by part; none if the long way is to be gone.
@@ -229,16 +269,15 @@ fn short_way(
     config: &DataConfig,
     inputs: &[Input],
     sink: Sink<'_>,
-    listener: &dyn Listener,
+    (progress, listener): (&Progress<'_>, &dyn Listener),
 ) -> Result<Option<(SeriesSet, Checks)>, DataError> {
     refuse_settings(config, inputs[0].format)?;
     let zone = zone(config)?;
     if !is_table(inputs[0].format) {
         return Ok(None);
     }
-    let files = |done| progress(listener, done as u64, inputs.len() as u64);
     let timed = |timed: bool| warn_without_times(listener, !timed);
-    match fast::read(inputs, config, &zone, sink, &Told { files: &files, timed: &timed }) {
+    match fast::read(inputs, config, &zone, sink, &Told { progress, timed: &timed }) {
         Ok(found) => Ok(Some(found)),
         Err(Stop::Failed(error)) => Err(error),
         Err(_) => Ok(None),
@@ -251,7 +290,7 @@ fn long_way(
     config: &DataConfig,
     inputs: &[Input],
     stop: &AtomicBool,
-    listener: &dyn Listener,
+    (progress, listener): (&Progress<'_>, &dyn Listener),
 ) -> Result<(SeriesSet, Checks), DataError> {
     refuse_settings(config, inputs[0].format)?;
     let zone = zone(config)?;
@@ -261,9 +300,12 @@ fn long_way(
         read_one(config, input, &zone)
     };
     let all_of = |batch: &[Input]| batch.par_iter().map(read).collect::<Vec<_>>();
-    let raw = together(batches(inputs).flat_map(all_of), inputs, listener)?;
+    let raw = together(batches(inputs).flat_map(all_of), inputs, progress)?;
     warn_without_times(listener, table && raw.time.is_none());
-    checked(raw, config)
+    DataError::heed(stop)?;
+    let checked = checked(raw, config)?;
+    DataError::heed(stop)?;
+    Ok(checked)
 }
 
 /// Bytes of files that are read at once, one on each processor. A file of more is read alone, on all of them.
@@ -292,9 +334,15 @@ fn is_table(format: Format) -> bool {
     matches!(format, Format::Csv | Format::Parquet | Format::Arrow)
 }
 
-fn progress(listener: &dyn Listener, done: u64, total: u64) {
-    let (stage, unit) = ("ingest".to_owned(), "files".to_owned());
-    listener.on(&Event::Progress { stage, done, total, unit });
+/// Who tells how much of these files is done: of tables, which are read part by part, in bytes.
+fn progress<'a>(inputs: &[Input], listener: &'a dyn Listener) -> Progress<'a> {
+    let table = is_table(inputs[0].format);
+    let length = |input: &Input| match table {
+        true => fs::metadata(&input.path).map_or(1, |found| found.len()),
+        false => 1,
+    };
+    let unit = if table { "bytes" } else { "files" };
+    Progress::of(listener, unit, inputs.iter().map(length))
 }
 
 fn warn_without_times(listener: &dyn Listener, without: bool) {
@@ -377,10 +425,16 @@ pub(crate) fn raw(config: &DataConfig, listener: &dyn Listener) -> Result<Raw, D
     let inputs = inputs(config)?;
     refuse_settings(config, inputs[0].format)?;
     let zone = zone(config)?;
-    together(inputs.iter().map(|input| read_one(config, input, &zone)), &inputs, listener)
+    let progress = &progress(&inputs, listener);
+    progress.begin(0);
+    together(inputs.iter().map(|input| read_one(config, input, &zone)), &inputs, progress)
 }
 
-fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, DataError> {
+fn key(
+    config: &DataConfig,
+    inputs: &[Input],
+    (stop, progress): (&AtomicBool, &Progress<'_>),
+) -> Result<Key, DataError> {
     // Where the files lie does not matter, so the settings are taken without the paths.
     let settings = DataConfig {
         path: crate::Paths::default(),
@@ -390,9 +444,17 @@ fn key(config: &DataConfig, inputs: &[Input], stop: &AtomicBool) -> Result<Key, 
     };
     let settings = serde_json::to_vec(&settings)
         .map_err(|error| DataError::io("encode", Path::new("the settings"))(error.into()))?;
+    let (all, done) = (progress.pass() as usize, AtomicUsize::new(0));
+    let hashed = |bytes: usize| {
+        // What is hashed at once is not worth a word.
+        if is_table(inputs[0].format) && all > HASHED && bytes > 0 {
+            progress.all().reached(done.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
+        }
+        DataError::heed(stop)
+    };
     let hashes: Vec<blake3::Hash> = inputs
         .par_iter()
-        .map(|input| content_hash_until(&input.path, stop))
+        .map(|input| content_hash_heard(&input.path, &hashed))
         .collect::<Result<_, _>>()?;
     refuse_copies(inputs, &hashes)?;
     let mut key = Key::builder("series", store::KEY_VERSION).field("settings", settings);
@@ -470,12 +532,12 @@ fn label_file(config: &DataConfig, input: &Input) -> Option<PathBuf> {
 fn together(
     pieces: impl Iterator<Item = Result<Raw, DataError>>,
     inputs: &[Input],
-    listener: &dyn Listener,
+    progress: &Progress<'_>,
 ) -> Result<Raw, DataError> {
     let mut all = Gathered::default();
-    for (raw, done) in pieces.zip(1..) {
+    for (index, raw) in pieces.enumerate() {
         all.add(raw?)?;
-        progress(listener, done, inputs.len() as u64);
+        progress.file(index).reached(1, 1);
     }
     let mut all = all.finish();
     if !matches!(

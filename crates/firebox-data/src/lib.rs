@@ -69,6 +69,7 @@ mod moments;
 mod npy;
 mod parts;
 mod plain;
+mod progress;
 mod raw;
 mod schema;
 mod simulation;
@@ -93,8 +94,8 @@ pub use content::{content_hash, content_hash_until};
 pub use demand::DemandConfig;
 pub use error::DataError;
 pub use ingest::{
-    Ingested, files, fingerprint, fingerprint_until, ingest, ingest_until, read, stored, stored_at,
-    stored_checks,
+    Ingested, files, fingerprint, fingerprint_heard, fingerprint_until, ingest, ingest_until, read,
+    stored, stored_at, stored_checks,
 };
 pub use interval::{Interval, ParseIntervalError};
 pub use leaks::{Change, Original, Place, first_difference};

@@ -9,9 +9,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytemuck::Pod;
-use firebox_cache::{FileRecord, MappedFile};
+use firebox_cache::{Damage, FileRecord, MappedFile};
 use firebox_core::Backing;
 
 use crate::DataError;
@@ -20,6 +21,8 @@ use crate::DataError;
 const HEADER: usize = 128;
 /// Writes below this size are gathered.
 const BUFFER: usize = 1 << 18;
+/// Bytes that are hashed between two looks at whether to stop.
+const HASHED: usize = 16 << 20;
 
 /// Numbers that the store holds.
 pub(crate) trait Kind: Pod + Send + Sync {
@@ -98,10 +101,15 @@ impl<T: Kind> Writer<T> {
         self.numbers
     }
 
+    /// Bytes of the file.
+    pub(crate) fn bytes(&self) -> usize {
+        HEADER + self.numbers * size_of::<T>()
+    }
+
     /// What was written until now.
     pub(crate) fn so_far(&mut self) -> Result<Arc<Mapped<T>>, DataError> {
         self.out.flush().map_err(|error| self.failed(error))?;
-        let bytes = (HEADER + self.numbers * size_of::<T>()) as u64;
+        let bytes = self.bytes() as u64;
         let record = FileRecord { name: self.name.to_owned(), bytes, blake3: String::new() };
         let file = MappedFile::open(&self.folder, &record, false);
         let file = file.map_err(|damage| self.failed(std::io::Error::other(damage)))?;
@@ -115,16 +123,24 @@ impl<T: Kind> Writer<T> {
     }
 
     /// Keeps these ranges of the numbers that were written, one behind the other.
-    pub(crate) fn keep(&mut self, kept: &[Range<usize>]) -> Result<(), DataError> {
-        self.rewrite(kept, |part| Cow::Borrowed(part))?;
-        let bytes = (HEADER + self.numbers * size_of::<T>()) as u64;
+    pub(crate) fn keep(
+        &mut self,
+        kept: &[Range<usize>],
+        stop: &AtomicBool,
+    ) -> Result<(), DataError> {
+        self.rewrite(kept, stop, |part| Cow::Borrowed(part))?;
+        let bytes = self.bytes() as u64;
         self.out.get_ref().set_len(bytes).map_err(|error| self.failed(error))
     }
 
     /// Puts another number in the place of each that was written.
-    pub(crate) fn change(&mut self, other: impl Fn(T) -> T) -> Result<(), DataError> {
+    pub(crate) fn change(
+        &mut self,
+        stop: &AtomicBool,
+        other: impl Fn(T) -> T,
+    ) -> Result<(), DataError> {
         let all = 0..self.numbers;
-        self.rewrite(std::slice::from_ref(&all), |part| {
+        self.rewrite(std::slice::from_ref(&all), stop, |part| {
             part.iter().map(|number| other(*number)).collect()
         })
     }
@@ -133,6 +149,7 @@ impl<T: Kind> Writer<T> {
     fn rewrite(
         &mut self,
         ranges: &[Range<usize>],
+        stop: &AtomicBool,
         made: impl for<'a> Fn(&'a [T]) -> Cow<'a, [T]>,
     ) -> Result<(), DataError> {
         let all = self.so_far()?;
@@ -142,6 +159,7 @@ impl<T: Kind> Writer<T> {
         for range in ranges {
             // Less than the buffer at once: nothing is written before it has been copied from the map.
             for part in all.all()[range.clone()].chunks(BUFFER / 2 / size_of::<T>()) {
+                DataError::heed(stop)?;
                 self.push(&made(part))?;
             }
         }
@@ -150,8 +168,13 @@ impl<T: Kind> Writer<T> {
         self.out.flush().map_err(|error| self.failed(error))
     }
 
-    /// Completes the file and waits until it is on the disk.
-    pub(crate) fn finish(mut self) -> Result<FileRecord, DataError> {
+    /// Completes the file and waits until it is on the disk. `hashed` hears of each part of so many bytes that is hashed,
+    /// and may end it.
+    pub(crate) fn finish(
+        mut self,
+        hashed: &mut dyn FnMut(usize) -> Result<(), DataError>,
+    ) -> Result<FileRecord, DataError> {
+        hashed(0)?;
         let width = self.width.unwrap_or(1).max(1);
         let header = header::<T>(self.numbers / width, self.width);
         let mut complete = || {
@@ -163,12 +186,23 @@ impl<T: Kind> Writer<T> {
         };
         complete().map_err(|error| self.failed(error))?;
         let written = self.so_far()?;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_rayon(written.file.bytes());
         let bytes = written.file.bytes().len() as u64;
-        let blake3 = hasher.finalize().to_hex().to_string();
+        let blake3 = checksum(written.file.bytes(), hashed)?;
         Ok(FileRecord { name: self.name.to_owned(), bytes, blake3 })
     }
+}
+
+/// The checksum of bytes. `hashed` hears of each part of so many of them.
+fn checksum(
+    bytes: &[u8],
+    hashed: &mut dyn FnMut(usize) -> Result<(), DataError>,
+) -> Result<String, DataError> {
+    let mut hasher = blake3::Hasher::new();
+    for part in bytes.chunks(HASHED) {
+        hasher.update_rayon(part);
+        hashed(part.len())?;
+    }
+    Ok(hasher.finalize().to_hex().to_string())
 }
 
 /// A mapped array.
@@ -179,7 +213,7 @@ pub(crate) struct Mapped<T> {
 }
 
 impl<T: Kind> Mapped<T> {
-    /// Maps an array of this shape; `verify` says whether to compare its checksum.
+    /// Maps an array of this shape, and compares its checksum until `verify` is true, if there is that.
     ///
     /// # Errors
     ///
@@ -189,11 +223,17 @@ impl<T: Kind> Mapped<T> {
         record: &FileRecord,
         rows: usize,
         width: Option<usize>,
-        verify: bool,
+        verify: Option<&AtomicBool>,
     ) -> Result<Arc<Self>, String> {
         let name = &record.name;
-        let file = MappedFile::open(folder, record, verify)
-            .map_err(|damage| format!("{name}: {damage}"))?;
+        let damaged = |damage: Damage| format!("{name}: {damage}");
+        let file = MappedFile::open(folder, record, false).map_err(damaged)?;
+        if let Some(stop) = verify {
+            let found = checksum(file.bytes(), &mut |_| DataError::heed(stop));
+            if found.map_err(|stopped| stopped.to_string())? != record.blake3 {
+                return Err(damaged(Damage::Checksum));
+            }
+        }
         let numbers = rows * width.unwrap_or(1);
         let found = file.bytes();
         if !found.starts_with(&header::<T>(rows, width))
@@ -232,11 +272,18 @@ mod tests {
         let numbers: Vec<f64> = (0..60_000).map(f64::from).collect();
         numbers.chunks(7_001).for_each(|part| writer.push(part).unwrap());
         assert_eq!(writer.so_far().unwrap().all(), numbers);
-        let record = writer.finish().unwrap();
+        let never = AtomicBool::new(false);
+        let mut hashed = 0;
+        let mut hear = |bytes| {
+            hashed += bytes;
+            Ok(())
+        };
+        let record = writer.finish(&mut hear).unwrap();
+        assert_eq!(hashed as u64, record.bytes);
         let bytes = std::fs::read(folder.path().join("a.npy")).unwrap();
         assert_eq!(crate::npy::header(&bytes).unwrap().shape, [20_000, 3]);
         let open = |record: &FileRecord, rows, width| {
-            Mapped::<f64>::open(folder.path(), record, rows, width, true)
+            Mapped::<f64>::open(folder.path(), record, rows, width, Some(&never))
         };
         let mapped = open(&record, 20_000, Some(3)).unwrap();
         assert_eq!(mapped.all(), numbers);
@@ -247,15 +294,16 @@ mod tests {
         let numbers: Vec<i64> = (0..200_000).collect();
         writer.push(&numbers).unwrap();
         let kept = [3..5, 7..120_000, 120_001..199_999];
-        writer.keep(&kept).unwrap();
+        writer.keep(&kept, &never).unwrap();
         writer.push(&[-1]).unwrap();
         let expected: Vec<i64> = kept.into_iter().flatten().map(|n| n as i64).chain([-1]).collect();
         assert_eq!(writer.so_far().unwrap().all(), expected);
-        writer.change(|number| number * 3 + 1).unwrap();
+        writer.change(&never, |number| number * 3 + 1).unwrap();
         let expected: Vec<i64> = expected.into_iter().map(|number| number * 3 + 1).collect();
         assert_eq!(writer.so_far().unwrap().all(), expected);
-        let record = writer.finish().unwrap();
-        let kept = Mapped::<i64>::open(folder.path(), &record, expected.len(), None, true).unwrap();
+        let record = writer.finish(&mut |_| Ok(())).unwrap();
+        let kept = Mapped::<i64>::open(folder.path(), &record, expected.len(), None, Some(&never));
+        let kept = kept.unwrap();
         assert_eq!(kept.all(), expected);
         // Most of it is gone: zeros instead of a signal, and an error.
         let file = File::options().write(true).open(folder.path().join("a.npy")).unwrap();

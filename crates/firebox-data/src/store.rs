@@ -11,6 +11,7 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use firebox_cache::{Aside, FileRecord, SERIES};
 use firebox_core::{
@@ -19,6 +20,7 @@ use firebox_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::plain::{Kind, Mapped, Writer};
+use crate::progress::Share;
 use crate::raw::{NO_LABEL, label_of};
 use crate::{Checks, DataError};
 
@@ -32,6 +34,8 @@ const LABELS: &str = "labels.npy";
 const MANIFEST: &str = "manifest.json";
 /// Values of fewer bytes are read into memory, where no other program can change them.
 const MAPPED: u64 = 32 << 20;
+/// Steps of a set in memory that are written at once.
+const AT_ONCE: usize = 1 << 16;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -104,11 +108,12 @@ pub(crate) fn peek(cache: &Path, key: Key) -> Option<Checks> {
 ///
 /// # Errors
 ///
-/// Says what is damaged.
+/// Says what is damaged, or anything once `stop` is true.
 pub(crate) fn load(
     cache: &Path,
     key: Key,
     samples: Vec<SeriesValues>,
+    stop: &AtomicBool,
 ) -> Result<Option<(SeriesSet, Checks)>, String> {
     let folder = folder(cache, key);
     let manifest = match fs::read(folder.join(MANIFEST)) {
@@ -125,7 +130,7 @@ pub(crate) fn load(
     }
     match manifest.in_place {
         true => in_place(manifest, samples).map(Some),
-        false => decode(&folder, manifest, true).map(Some),
+        false => decode(&folder, manifest, Some(stop)).map(Some),
     }
 }
 
@@ -165,8 +170,12 @@ fn in_place(manifest: Manifest, samples: Vec<SeriesValues>) -> Result<(SeriesSet
     Ok((set, manifest.checks))
 }
 
-/// Maps the arrays and divides them among the series; `verify` says whether to compare checksums.
-fn decode(folder: &Path, manifest: Manifest, verify: bool) -> Result<(SeriesSet, Checks), String> {
+/// Maps the arrays and divides them among the series; compares checksums until `verify` is true, if there is that.
+fn decode(
+    folder: &Path,
+    manifest: Manifest,
+    verify: Option<&AtomicBool>,
+) -> Result<(SeriesSet, Checks), String> {
     let steps: usize = manifest.series.iter().map(|entry| entry.steps).sum();
     let width = manifest.channels.len();
     let record = |name: &str| {
@@ -204,7 +213,7 @@ fn decode(folder: &Path, manifest: Manifest, verify: bool) -> Result<(SeriesSet,
         });
     }
     // What was stored a moment ago had been looked at.
-    let of = if verify { SeriesSet::new } else { SeriesSet::looked_at };
+    let of = if verify.is_some() { SeriesSet::new } else { SeriesSet::looked_at };
     let set = of(manifest.channels, manifest.classes, series)
         .map_err(|error| format!("its data breaks a promise: {error}"))?;
     [values.check(), time.check(), labels.map_or(Ok(()), |labels| labels.check())]
@@ -255,9 +264,20 @@ impl Arrays {
         self.labels.as_mut().map_or(Ok(()), |labels| labels.push(codes))
     }
 
-    fn finish(self) -> Result<Vec<FileRecord>, DataError> {
-        let mut files = vec![self.values.finish()?, self.time.finish()?];
-        files.extend(self.labels.map(Writer::finish).transpose()?);
+    fn finish(
+        self,
+        (stop, share): (&AtomicBool, &Share<'_>),
+    ) -> Result<Vec<FileRecord>, DataError> {
+        let Self { values, time, labels } = self;
+        let of_labels = labels.as_ref().map_or(0, Writer::bytes);
+        let (mut done, all) = (0, values.bytes() + time.bytes() + of_labels);
+        let mut hashed = |bytes| {
+            done += bytes;
+            share.reached(done, all);
+            DataError::heed(stop)
+        };
+        let mut files = vec![values.finish(&mut hashed)?, time.finish(&mut hashed)?];
+        files.extend(labels.map(|labels| labels.finish(&mut hashed)).transpose()?);
         Ok(files)
     }
 }
@@ -324,15 +344,21 @@ impl Making {
         labels.map_or(Ok(()), |(labels, codes)| labels.check(codes))
     }
 
-    /// Completes the result and puts it in its place. What was there is replaced unless it is whole.
-    pub(crate) fn finish(self, cache: &Path, key: Key, about: About) -> Result<Made, DataError> {
+    /// Completes the result and puts it in its place, unless it is stopped before. What was there is replaced unless it
+    /// is whole.
+    pub(crate) fn finish(
+        self,
+        (cache, key): (&Path, Key),
+        about: About,
+        heard: (&AtomicBool, &Share<'_>),
+    ) -> Result<Made, DataError> {
         let Self { aside, folder, arrays } = self;
-        let files = arrays.finish()?;
+        let files = arrays.finish(heard)?;
         let About { channels, classes, series, checks } = about;
         let version = VERSION;
         let manifest =
             Manifest { version, key, files, channels, classes, series, checks, in_place: false };
-        let there = || matches!(load(cache, key, vec![]), Ok(Some(_)));
+        let there = || matches!(load(cache, key, vec![], heard.0), Ok(Some(_)));
         let target = complete(&aside, &folder, cache, &manifest, there)?;
         Ok(Made { folder: target, manifest })
     }
@@ -392,7 +418,8 @@ pub(crate) fn keep_in_place(
     let (version, files) = (VERSION, vec![]);
     let manifest =
         Manifest { version, key, files, channels, classes, series, checks, in_place: true };
-    let there = || matches!(load(cache, key, samples.clone()), Ok(Some(_)));
+    let never = AtomicBool::new(false);
+    let there = || matches!(load(cache, key, samples.clone(), &never), Ok(Some(_)));
     let target = complete(&aside, &folder, cache, &manifest, there)?;
     in_place(manifest, samples)
         .map_err(|problem| DataError::io("read back", &target)(std::io::Error::other(problem)))
@@ -418,7 +445,7 @@ impl Made {
     /// Reads it from its place. What was hashed a moment ago is not hashed again.
     pub(crate) fn open(self) -> Result<(SeriesSet, Checks), DataError> {
         let Self { folder, manifest } = self;
-        decode(&folder, manifest, false)
+        decode(&folder, manifest, None)
             .map_err(|problem| DataError::io("read back", &folder)(std::io::Error::other(problem)))
     }
 }
@@ -431,12 +458,12 @@ pub(crate) struct About {
     pub(crate) checks: Checks,
 }
 
-/// Stores a set under its key. What was there is replaced unless it is whole.
+/// Stores a set under its key, unless it is stopped before. What was there is replaced unless it is whole.
 pub(crate) fn save(
-    cache: &Path,
-    key: Key,
+    (cache, key): (&Path, Key),
     set: &SeriesSet,
     checks: &Checks,
+    heard: (&AtomicBool, &Share<'_>),
 ) -> Result<(), DataError> {
     let per_step = |series: &Series| matches!(series.labels, StepLabels::PerStep(_));
     let labelled = set.series().iter().any(per_step);
@@ -449,7 +476,14 @@ pub(crate) fn save(
         };
         let steps = if labelled { series.len() } else { 0 };
         let codes: Vec<u32> = (0..steps).map(|step| code(step).unwrap_or(NO_LABEL)).collect();
-        making.arrays.push(&series.values.all(), &series.time, &codes)?;
+        let (width, times) = (set.channels().len(), series.time.as_slice());
+        for start in (0..times.len()).step_by(AT_ONCE) {
+            DataError::heed(heard.0)?;
+            let rows = start..times.len().min(start + AT_ONCE);
+            let values = series.values.part(rows.start * width..rows.end * width);
+            let codes = codes.get(rows.clone()).unwrap_or_default();
+            making.arrays.push(&values, &times[rows], codes)?;
+        }
     }
     let about = About {
         channels: set.channels().to_vec(),
@@ -457,7 +491,7 @@ pub(crate) fn save(
         series: set.series().iter().map(entry).collect(),
         checks: checks.clone(),
     };
-    making.finish(cache, key, about).map(drop)
+    making.finish((cache, key), about, heard).map(drop)
 }
 
 /// Renames the finished folder to its place.

@@ -15,7 +15,7 @@ mod features;
 mod stored;
 
 pub(crate) use derive::derive;
-pub(crate) use stored::store;
+pub(crate) use stored::make;
 
 const DAY: i64 = 86_400_000_000;
 

@@ -610,6 +610,36 @@ pub(crate) fn fits(value: f64) -> bool {
     value.abs() <= f64::from(f32::MAX)
 }
 
+/// What the values of a channel are of which a model can be given those of f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) enum Usable {
+    /// None is finite.
+    #[default]
+    Nothing,
+    /// Those that are finite are too large, and reach this.
+    TooLarge(f64),
+    /// Some fit.
+    Some,
+}
+
+impl Usable {
+    /// The same with further values.
+    pub(crate) fn with(self, values: &[f64]) -> Self {
+        if self == Self::Some || values.iter().any(|value| fits(*value)) {
+            return Self::Some;
+        }
+        let before = match self {
+            Self::TooLarge(largest) => Some(largest),
+            Self::Nothing | Self::Some => None,
+        };
+        let finite = values.iter().map(|value| value.abs()).filter(|value| value.is_finite());
+        match finite.chain(before).max_by(f64::total_cmp) {
+            Some(largest) => Self::TooLarge(largest),
+            None => Self::Nothing,
+        }
+    }
+}
+
 fn gather<T: Copy>(values: &[T], order: &[u32]) -> Vec<T> {
     order.iter().map(|step| values[*step as usize]).collect()
 }

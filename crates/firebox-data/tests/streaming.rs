@@ -546,6 +546,64 @@ fn ingest_odd(folder: &Path) {
     }
 }
 
+/// Tables of a series, and of a second one that has too large a value in each row.
+fn write_lost(folder: &Path) {
+    let name = |row: usize| if row < ROWS - NAMED { "all" } else { "lost" };
+    let close = |row: usize| if row < ROWS - NAMED { bar(row)[3] } else { 1e39 };
+    let csv = std::fs::File::create(folder.join("lost.csv")).unwrap();
+    let mut csv = std::io::BufWriter::new(csv);
+    writeln!(csv, "symbol,time,first,second,third,last").unwrap();
+    for row in 0..ROWS {
+        let [first, second, third, _] = bar(row);
+        let last = close(row);
+        writeln!(csv, "{},{},{first},{second},{third},{last}", name(row), time(row)).unwrap();
+    }
+    csv.into_inner().unwrap();
+    let mut columns = vec![
+        Column::new("symbol".into(), (0..ROWS).map(name).collect::<Vec<_>>()),
+        Column::new("time".into(), (0..ROWS).map(time).collect::<Vec<i64>>()),
+    ];
+    for (at, name) in ["first", "second", "third", "last"].into_iter().enumerate() {
+        let value = |row| if at == 3 { close(row) } else { bar(row)[at] };
+        columns.push(Column::new(name.into(), (0..ROWS).map(value).collect::<Vec<f64>>()));
+    }
+    let mut frame = DataFrame::new(ROWS, columns).unwrap();
+    let file = std::fs::File::create(folder.join("lost.parquet")).unwrap();
+    ParquetWriter::new(file).with_row_group_size(Some(100_000)).finish(&mut frame).unwrap();
+}
+
+fn refuse_lost(folder: &Path) {
+    let cache = folder.join("cache");
+    for name in ["lost.csv", "lost.parquet"] {
+        for policy in [Policy::Drop, Policy::Fill] {
+            let most = peak(|| {
+                let mut config = config(folder, name);
+                config.checks.not_finite = policy;
+                let error = ingest(&config, &cache, &Silent).unwrap_err().to_string();
+                let lost = format!("nothing is left of series `lost` ({NAMED} rows)");
+                assert!(error.replace(',', "").starts_with(&lost), "{error}");
+                assert!(error.contains("its channel `last` are too large"), "{error}");
+            });
+            println!("{name}, {policy:?}: {most} KiB of anonymous memory");
+            assert!(most < RESIDENT_MENDED, "{name}: {most} KiB of anonymous memory for {SERIES}");
+        }
+    }
+    let left = std::fs::read_dir(cache.join(firebox_cache::SERIES)).map_or(0, Iterator::count);
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_table_larger_than_memory_of_which_nothing_is_left_of_a_series_is_refused() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        refuse_lost(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_lost(folder.path());
+    let test = "a_table_larger_than_memory_of_which_nothing_is_left_of_a_series_is_refused";
+    in_little_memory(test, LIMIT + (32 << 10), folder.path());
+}
+
 /// Whether what lies in the cache of a folder is what is read into memory.
 fn assert_stored_is_read(config: &DataConfig, folder: &Path) {
     let (set, checks) = read(config, &Silent).unwrap();

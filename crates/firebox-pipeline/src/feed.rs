@@ -380,7 +380,7 @@ pub(crate) fn fetch_first(
     let fetched = local(&config.data, &config.run, stop, listener);
     let data = fetched.map_err(|error| PipelineError::from(error).or_interrupted())?;
     // What is wrong with files is told by what needs them.
-    match firebox_data::fingerprint_until(stop, &data) {
+    match firebox_data::fingerprint_heard(stop, &data, listener) {
         Err(firebox_data::DataError::Stopped) => Err(PipelineError::Interrupted),
         Ok(_) | Err(_) => Ok(()),
     }

@@ -124,8 +124,9 @@ fn apply(flags: &ApplyFlags, wanted: Wanted) -> anyhow::Result<ExitCode> {
         settings: flags.settings.clone(),
     };
     let device = device::choose(&flags.device)?;
-    let stop = stop_on_signal(flags.log, "stopping after this batch; nothing is written")?;
     let terminal = Terminal::new(flags.log);
+    let otherwise = "stopping after this batch; nothing is written";
+    let stop = stop_on_signal(flags.log, terminal.in_hand(), otherwise)?;
     let applied = firebox_pipeline::apply(&request, &device, &stop, &terminal);
     terminal.close();
     let Some(applied) = applied? else {

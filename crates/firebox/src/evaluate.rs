@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use firebox_pipeline::{UcrConfig, evaluate_ucr};
 
 use crate::output::say;
-use crate::terminal::{LogFormat, Terminal};
+use crate::terminal::{AFTER_THIS_STEP, LogFormat, Terminal};
 use crate::{device, stop_on_signal};
 
 #[derive(Subcommand)]
@@ -48,8 +48,8 @@ pub(crate) fn run(EvaluateCommand::Ucr(flags): &EvaluateCommand) -> anyhow::Resu
     let config = config.with(&flags.settings)?;
     let config = UcrConfig { seeds: flags.seeds.unwrap_or(config.seeds), ..config };
     let device = device::choose(&flags.device)?;
-    let stop = stop_on_signal(LogFormat::Text, crate::STOPPING)?;
     let terminal = Terminal::new(LogFormat::Text);
+    let stop = stop_on_signal(LogFormat::Text, terminal.in_hand(), AFTER_THIS_STEP)?;
     let finished = evaluate_ucr(&flags.folder, &flags.output, &config, &device, &stop, &terminal);
     terminal.close();
     let finished = finished?;

@@ -33,7 +33,7 @@ use firebox_pipeline::{Finished, Outcome, PipelineError, Prepared, Source};
 
 use crate::device::Listed;
 use crate::output::{OutputError, say};
-use crate::terminal::{LogFormat, Terminal, write_line};
+use crate::terminal::{InHand, LogFormat, SOON, Terminal, write_line};
 
 /// Page faults of the system's allocator are a quarter of a CPU training step.
 #[global_allocator]
@@ -229,8 +229,8 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
         memory::end_with(error::rendered(&anyhow::anyhow!(TOO_LITTLE), flags.log) + "\n");
     }
     let device = device::choose(&prepared.config().run.device)?;
-    let stop = stop_on_signal(flags.log, STOPPING)?;
     let terminal = Terminal::new(flags.log);
+    let stop = stop_on_signal(flags.log, terminal.in_hand(), SOON)?;
     let finished = prepared.run(&device, &stop, &terminal);
     terminal.close();
     #[cfg(unix)]
@@ -279,7 +279,12 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
         }
         Outcome::Interrupted { step } => {
             let run = finished.run.display();
-            say(format_args!("interrupted; everything up to step {step} is saved"))?;
+            match step {
+                0 => say(
+                    "interrupted before a step was saved; every result that is complete is kept",
+                )?,
+                step => say(format_args!("interrupted; everything up to step {step} is saved"))?,
+            }
             say(format_args!("go on with: cargo xtask pipeline --resume {run}"))?;
             say(format_args!("        or: firebox run --resume {run}"))?;
             Ok(ExitCode::from(130))
@@ -287,11 +292,13 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
     }
 }
 
-/// What is said when a run is asked to stop.
-const STOPPING: &str = "stopping after this step; press Ctrl-C again to stop at once and lose it";
-
-/// The first signal asks the work to stop soon, and says so; the second ends the program.
-fn stop_on_signal(log: LogFormat, stopping: &'static str) -> anyhow::Result<Arc<AtomicBool>> {
+/// The first signal asks the work to stop soon, and says what is waited for, the other where no stage is known; the
+/// second ends the program.
+fn stop_on_signal(
+    log: LogFormat,
+    in_hand: InHand,
+    otherwise: &'static str,
+) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || {
@@ -299,7 +306,7 @@ fn stop_on_signal(log: LogFormat, stopping: &'static str) -> anyhow::Result<Arc<
         let said = if again {
             "stopped at once; what was done since the last checkpoint is lost"
         } else {
-            stopping
+            in_hand.stopping(otherwise)
         };
         match log {
             LogFormat::Text => write_line(&format!("\n{said}")),

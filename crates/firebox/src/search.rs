@@ -16,8 +16,8 @@ use firebox_pipeline::memory::Shortage;
 use firebox_pipeline::{Search, SearchSource, Searched};
 
 use crate::output::say;
-use crate::terminal::{LogFormat, Terminal, write_line};
-use crate::{Layers, STOPPING, device, environment, stop_on_signal, workers};
+use crate::terminal::{AFTER_THIS_STEP, LogFormat, Terminal, write_line};
+use crate::{Layers, device, environment, stop_on_signal, workers};
 
 /// Variable with the address of the study for a worker: other users see the arguments of a process, and
 /// the address may hold a password.
@@ -74,7 +74,8 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
              take part in one that was begun, without a file: firebox search --join STUDY"
         ),
     };
-    let stop = stop_on_signal(flags.log, STOPPING)?;
+    let terminal = Terminal::new(flags.log);
+    let stop = stop_on_signal(flags.log, terminal.in_hand(), AFTER_THIS_STEP)?;
     let mut search = Search::open(&source, environment()?, &flags.layers.settings(), &stop)?;
     let device = device::choose(&search.config().run.device)?;
     if flags.worker {
@@ -84,7 +85,6 @@ pub(crate) fn run(flags: &SearchFlags) -> anyhow::Result<ExitCode> {
         write_line(&format!("device {}", device.description));
         write_line(&format!("join it with: {}", join_command(&search)));
     }
-    let terminal = Terminal::new(flags.log);
     if let Some(before) = &flags.after {
         search.take_over(before.clone(), &terminal)?;
     }

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 use std::io::{IsTerminal, Write as _};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use firebox_core::{Event, Listener, Request};
@@ -20,17 +20,64 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What is said when work is asked to stop that takes steps.
+pub(crate) const AFTER_THIS_STEP: &str =
+    "stopping after this step; press Ctrl-C again to stop at once and lose it";
+/// The same while data are read.
+const AFTER_THIS_PART: &str = "stopping after the part of the data that is being read, of which nothing is kept; press Ctrl-C \
+                               again to stop at once";
+/// The same where neither is done.
+pub(crate) const SOON: &str =
+    "stopping soon; what is complete is kept; press Ctrl-C again to stop at once";
+
+/// What is in hand, as events tell it.
+#[derive(Clone, Default)]
+pub(crate) struct InHand(Arc<Mutex<(Option<String>, bool)>>);
+
+impl InHand {
+    /// Takes note of the stage, and of whether data are being read: trials do that within a stage of their own.
+    fn hear(&self, event: &Event) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::StageStarted { stage } => *known = (Some(stage.clone()), stage == INGEST),
+            Event::StageFinished { .. } => *known = (None, false),
+            Event::Progress { stage, done, total, .. } if stage == INGEST => known.1 = done < total,
+            _ => {}
+        }
+    }
+
+    /// What is said when it is asked to stop; the other where no stage is known.
+    pub(crate) fn stopping(&self, otherwise: &'static str) -> &'static str {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match (known.0.as_deref(), known.1) {
+            (_, true) | (Some(INGEST), _) => AFTER_THIS_PART,
+            (None, _) => otherwise,
+            (Some("windows" | "augment" | "tokenise"), _) => SOON,
+            (Some(_), _) => AFTER_THIS_STEP,
+        }
+    }
+}
+
+/// The stage that reads data.
+const INGEST: &str = "ingest";
+
 /// Shows events as they come.
 pub(crate) struct Terminal {
     format: LogFormat,
     bar: Mutex<Option<ProgressBar>>,
     interactive: bool,
+    in_hand: InHand,
 }
 
 impl Terminal {
     pub(crate) fn new(format: LogFormat) -> Self {
         let interactive = format == LogFormat::Text && std::io::stderr().is_terminal();
-        Self { format, bar: Mutex::new(None), interactive }
+        Self { format, bar: Mutex::new(None), interactive, in_hand: InHand::default() }
+    }
+
+    /// What is in hand, for whoever says what is waited for.
+    pub(crate) fn in_hand(&self) -> InHand {
+        self.in_hand.clone()
     }
 
     /// Ends the bar, so that what is printed next stands on a line of its own.
@@ -55,10 +102,18 @@ impl Terminal {
             return;
         }
         let Ok(mut slot) = self.bar.lock() else { return };
+        // What is counted in something else is shown in another way.
+        if let Some(other) = slot.take_if(|bar| bar.message() != unit) {
+            other.finish_and_clear();
+        }
         let bar = slot.get_or_insert_with(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let template =
-                "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {rate}  {eta} left";
+            let template = match unit {
+                "bytes" => {
+                    "  {bar:28} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left"
+                }
+                _ => "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {rate}  {eta} left",
+            };
             if let Ok(style) = ProgressStyle::with_template(template) {
                 let rate = |state: &ProgressState, out: &mut dyn Write| {
                     // A terminal that cannot be written to shows no rate either.
@@ -66,14 +121,12 @@ impl Terminal {
                 };
                 bar.set_style(style.progress_chars("━╸ ").with_key("rate", rate));
             }
+            bar.set_message(unit.to_owned());
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
         });
         bar.set_length(total);
         bar.set_position(done);
-        if bar.message() != unit {
-            bar.set_message(unit.to_owned());
-        }
     }
 
     fn text(&self, event: &Event) {
@@ -153,6 +206,7 @@ pub(crate) fn duration(seconds: f64) -> String {
 
 impl Listener for Terminal {
     fn on(&self, event: &Event) {
+        self.in_hand.hear(event);
         match self.format {
             LogFormat::Text => self.text(event),
             LogFormat::Json => {
@@ -173,5 +227,39 @@ mod tests {
         let texts = [0.004, 0.5, 12.3, 99.4, 150.0].map(duration);
         assert_eq!([1.234, 18.2723, 456.7].map(rate), ["1.23/s", "18.3/s", "457/s"]);
         assert_eq!(texts, ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min"]);
+    }
+
+    #[test]
+    fn whoever_stops_hears_what_is_waited_for() {
+        let in_hand = InHand::default();
+        let begins = |stage: &str| in_hand.hear(&Event::StageStarted { stage: stage.to_owned() });
+        let reads = |done, total| {
+            let (stage, unit) = (INGEST.to_owned(), "bytes".to_owned());
+            in_hand.hear(&Event::Progress { stage, done, total, unit });
+        };
+        let said = || in_hand.stopping("otherwise");
+        assert_eq!(said(), "otherwise");
+        begins("ingest");
+        assert!(said() == AFTER_THIS_PART && !said().contains("step"));
+        reads(3, 3);
+        assert_eq!(said(), AFTER_THIS_PART);
+        in_hand.hear(&Event::StageFinished {
+            stage: "ingest".to_owned(),
+            key: None,
+            reused: false,
+            seconds: 1.0,
+            detail: String::new(),
+        });
+        assert_eq!(said(), "otherwise");
+        begins("augment");
+        assert_eq!(said(), SOON);
+        begins("train");
+        assert_eq!(said(), AFTER_THIS_STEP);
+        // A trial reads data in a stage of its own.
+        begins("trial 3");
+        reads(0, 3);
+        assert_eq!(said(), AFTER_THIS_PART);
+        reads(3, 3);
+        assert_eq!(said(), AFTER_THIS_STEP);
     }
 }

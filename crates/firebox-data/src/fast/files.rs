@@ -6,6 +6,7 @@ use crate::groups::{GroupRange, Groups};
 use crate::input::Input;
 use crate::look::{self, Look};
 use crate::mapping::Mapping;
+use crate::progress::Share;
 use crate::time::Zone;
 use crate::turns::in_turn;
 use crate::{DataConfig, Format, parts};
@@ -26,11 +27,10 @@ fn rows_of_part(mapping: &Mapping) -> usize {
 
 /// Reads a file part by part.
 pub(super) fn read(
-    input: &Input,
-    config: &DataConfig,
-    zone: &Zone,
+    (input, config, zone): (&Input, &DataConfig, &Zone),
     to: (&mut Taken, &mut Sink<'_>),
     same: impl FnMut(&Mapping) -> Result<(), Stop>,
+    share: &Share<'_>,
 ) -> Result<(), Stop> {
     let groups = match input.format {
         Format::Parquet | Format::Arrow => Groups::open(input, config),
@@ -40,13 +40,13 @@ pub(super) fn read(
         Some(groups) => {
             let how = (rows_of_part(groups.mapping()), same);
             match input.format == Format::Arrow && !are_many(&groups, how.0) {
-                true => in_order(&groups, input, zone, to, how),
-                false => in_groups(&groups, input, zone, to, how),
+                true => in_order((&groups, input, zone), to, how, share),
+                false => in_groups((&groups, input, zone), to, how, share),
             }
         }
         // Polars may have more to say of other files.
         None if input.format == Format::Parquet => Err(Stop::Odd),
-        None => one_by_one(input, config, zone, to, same),
+        None => one_by_one((input, config, zone), to, same, share),
     }
 }
 
@@ -59,11 +59,10 @@ fn are_many(groups: &Groups<'_>, at_once: usize) -> bool {
 
 /// Reads a file part by part, each on one processor, and laid out on all.
 pub(super) fn in_order(
-    groups: &Groups<'_>,
-    input: &Input,
-    zone: &Zone,
+    (groups, input, zone): (&Groups<'_>, &Input, &Zone),
     (taken, sink): (&mut Taken, &mut Sink<'_>),
     (at_once, mut same): (usize, impl FnMut(&Mapping) -> Result<(), Stop>),
+    share: &Share<'_>,
 ) -> Result<(), Stop> {
     known((groups.rows() > 0).then_some(()))?;
     same(groups.mapping())?;
@@ -75,17 +74,17 @@ pub(super) fn in_order(
         let table = groups.part(&part, false).and_then(|table| layout.coded(table, zone));
         let table = known(table)?;
         taken.add_table(&table.reading(zone), part.rows.start, sink)?;
+        share.reached(part.rows.end, groups.rows());
     }
     taken.end_file(sink)
 }
 
 /// Reads a file part by part, each on all processors.
 fn one_by_one(
-    input: &Input,
-    config: &DataConfig,
-    zone: &Zone,
+    (input, config, zone): (&Input, &DataConfig, &Zone),
     (taken, sink): (&mut Taken, &mut Sink<'_>),
     mut same: impl FnMut(&Mapping) -> Result<(), Stop>,
+    share: &Share<'_>,
 ) -> Result<(), Stop> {
     let (mut rows, layout) = (0, taken.of_next_file());
     parts::each(input, config, |table, expected| {
@@ -97,6 +96,7 @@ fn one_by_one(
         }
         taken.add_table(&reading, rows, sink)?;
         rows += table.rows();
+        share.reached(rows, expected);
         Ok(())
     })?;
     // A file without rows is told of before anything else.
@@ -106,11 +106,10 @@ fn one_by_one(
 
 /// Reads a file of which every processor takes some groups of rows from the disk, so many rows at once or more.
 pub(super) fn in_groups(
-    groups: &Groups<'_>,
-    input: &Input,
-    zone: &Zone,
+    (groups, input, zone): (&Groups<'_>, &Input, &Zone),
     (taken, sink): (&mut Taken, &mut Sink<'_>),
     (at_once, mut same): (usize, impl FnMut(&Mapping) -> Result<(), Stop>),
+    share: &Share<'_>,
 ) -> Result<(), Stop> {
     // A file without rows is told of before anything else.
     known((groups.rows() > 0).then_some(()))?;
@@ -121,7 +120,7 @@ pub(super) fn in_groups(
     let table_of =
         |group: &GroupRange, by_columns| layout.coded(groups.part(group, by_columns)?, zone);
     if sink.is_memory() && of.1.series.is_none() && taken.keeps_all() {
-        match to_their_places(groups, at_once, (zone, coded.channels.len()), table_of) {
+        match to_their_places((groups, share), at_once, (zone, coded.channels.len()), table_of) {
             Ok((look, values, times)) => {
                 taken.series(&input.stem(), of, 0, sink)?.adopt(look, values, times);
                 return taken.end_file(sink);
@@ -138,7 +137,12 @@ pub(super) fn in_groups(
         let table = known(table_of(group, by_columns))?;
         Part::of(&table.reading(zone), group.rows.start, apart)
     };
-    in_turn(threads, parts.iter(), work, |part| taken.add(part, of, sink))?;
+    let mut ends = parts.iter().map(|part| part.rows.end);
+    in_turn(threads, parts.iter(), work, |part| {
+        taken.add(part, of, sink)?;
+        share.reached(ends.next().unwrap_or_default(), groups.rows());
+        Ok(())
+    })?;
     taken.end_file(sink)
 }
 
@@ -152,7 +156,7 @@ fn division(groups: &Groups<'_>, at_once: usize) -> (Vec<GroupRange>, usize, boo
 
 /// Values, `[time, channel]`, and times of a file in which nothing is odd, each group laid out where it belongs.
 fn to_their_places<'a>(
-    groups: &Groups<'a>,
+    (groups, share): (&Groups<'a>, &Share<'_>),
     at_once: usize,
     (zone, width): (&Zone, usize),
     table_of: impl Fn(&GroupRange, bool) -> Option<Table<'a>> + Sync,
@@ -171,8 +175,10 @@ fn to_their_places<'a>(
         times.copy_from_slice(&read);
         Ok(look)
     };
-    let mut all = None;
-    let add = |look| -> Result<(), Stop> {
+    let (mut all, mut done) = (None, 0);
+    let add = |look: Look| -> Result<(), Stop> {
+        done += look.rows;
+        share.reached(done, groups.rows());
         all = Some(known(Look::after(all.take(), look))?);
         Ok(())
     };

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use firebox_core::{Backing, Channel, Series, StepLabels};
 
 use crate::clean;
-use crate::hints::explained;
+use crate::hints::{explained, lost};
 use crate::ingest::void_finding;
 use crate::mapping::Mapping;
 use crate::plain::Mapped;
+use crate::progress::Progress;
 use crate::raw::{NO_LABEL, label_of};
 use crate::store::{Entry, LabelKind};
-use crate::work::Work;
+use crate::work::{Usable, Work};
 use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Interval};
 
 use super::parted::Short;
@@ -33,7 +34,7 @@ pub(super) struct Whole {
 /// Cuts the series, leaves out what is to be left out, and sums up what was found.
 pub(super) fn finish(
     AllRead { mut read, mut works, layout, spacing }: AllRead,
-    config: &DataConfig,
+    (config, progress): (&DataConfig, &Progress<'_>),
     mapping: &Mapping,
     sink: &mut Sink<'_>,
 ) -> Result<Whole, Stop> {
@@ -46,6 +47,7 @@ pub(super) fn finish(
     // A table of single rows is told of on the long way.
     known(works.iter().any(|work| work.counts.rows > 1).then_some(()))?;
     let void = find_void(&read, mapping, config.checks.constant)?;
+    sink.heed()?;
     let intervals = match mapping.time {
         Some(_) => interval(&mut works, &read, (config, spacing), sink),
         None => Ok((None, vec![])),
@@ -57,6 +59,7 @@ pub(super) fn finish(
         (false, Err(stop)) => return Err(stop),
         (false, Ok(_)) => return Err(Stop::Void(void, spacing)),
     };
+    sink.heed()?;
     for (work, short) in works.iter_mut().zip(&read) {
         count(work, short);
     }
@@ -70,7 +73,10 @@ pub(super) fn finish(
     let found = clean::findings(&works, &mapping.channels, &constant, of_rows, &config.checks);
     let findings = clean::allowed(found)
         .map_err(|error| explained(error, config, mapping.series.is_some()))?;
-    known(works.iter().all(|work| work.counts.steps > 0).then_some(()))?;
+    if let Some((work, short)) = works.iter().zip(&read).find(|(work, _)| work.counts.steps == 0) {
+        let channels = (&mapping.channels[..], &short.usable[..]);
+        return Err(lost(clean::nothing_left(work), channels, config).into());
+    }
     let mut channels = mapping.channels.clone();
     if config.checks.constant == ConstantPolicy::Drop {
         clean::drop_channels(&mut channels, &mut works, &constant)?;
@@ -91,7 +97,7 @@ pub(super) fn finish(
     // No place in a file is told any more.
     works.iter_mut().for_each(|work| work.places = None);
     leave_out(&mut read, sink)?;
-    changes.make(&mut read, sink)?;
+    changes.make(&mut read, sink, progress)?;
     if labelled {
         put_classes_in_order(&mut read, &places, sink)?;
     }
@@ -116,9 +122,9 @@ fn put_classes_in_order(
     sink: &mut Sink<'_>,
 ) -> Result<(), Stop> {
     let class = |code: u32| places.get(code as usize).copied().unwrap_or(NO_LABEL);
-    if let Sink::Store { making, .. } = sink {
+    if let Sink::Store { making, stop, .. } = sink {
         let labels = known(making.as_mut())?.arrays.labels.as_mut();
-        return Ok(known(labels)?.change(class)?);
+        return Ok(known(labels)?.change(stop, class)?);
     }
     let all = read.iter_mut().flat_map(|short| &mut short.labels);
     all.for_each(|code| *code = class(*code));
@@ -132,7 +138,9 @@ fn find_void(
     policy: ConstantPolicy,
 ) -> Result<Vec<String>, Stop> {
     let names = mapping.channels.iter().map(|channel| channel.name.clone());
-    let is_void = |(channel, _): &(usize, String)| !read.iter().any(|short| short.finite[*channel]);
+    let is_void = |(channel, _): &(usize, String)| {
+        read.iter().all(|short| short.usable[*channel] == Usable::Nothing)
+    };
     let void: Vec<String> = names.enumerate().filter(is_void).map(|(_, name)| name).collect();
     let Some(first) = void.first() else { return Ok(void) };
     if policy != ConstantPolicy::Drop {
@@ -251,7 +259,7 @@ fn leave_out(read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
     if read.iter().all(|short| short.removed.is_empty()) {
         return Ok(());
     }
-    let Sink::Store { making, .. } = sink else {
+    let Sink::Store { making, stop, .. } = sink else {
         for short in read {
             let mut end = 0;
             for range in short.kept() {
@@ -267,7 +275,7 @@ fn leave_out(read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
         kept.extend(short.kept().into_iter().map(|range| start + range.start..start + range.end));
         start += short.steps;
     }
-    Ok(known(making.as_mut())?.arrays.time.keep(&kept)?)
+    Ok(known(making.as_mut())?.arrays.time.keep(&kept, stop)?)
 }
 
 fn of_store_or_memory(short: Short, work: Work, labelled: bool) -> (Series, Entry) {

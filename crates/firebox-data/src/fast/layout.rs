@@ -130,7 +130,7 @@ pub(super) fn apart(rows: &[f64], width: usize) -> (Vec<f64>, Vec<u32>) {
 impl Short {
     /// Takes the labels from among the channels, of which there are so many without them.
     pub(super) fn part_labels(&mut self, channels: usize) {
-        self.finite.truncate(channels);
+        self.usable.truncate(channels);
         (self.values, self.labels) = apart(&self.values, channels + 1);
     }
 }

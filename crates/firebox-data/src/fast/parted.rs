@@ -12,7 +12,7 @@ use crate::look::{Look, Part};
 use crate::mapping::Mapping;
 use crate::raw::{Piece, RawLabels, RawSeries, RowSet, Rows};
 use crate::time::{Course, Zone};
-use crate::work::{Back, Places, Work, fits, is_soon};
+use crate::work::{Back, Places, Usable, Work, fits, is_soon};
 use crate::{CheckPolicies, Policy};
 
 use super::seen::{Seen, columns};
@@ -35,8 +35,8 @@ pub(super) struct Short {
     pub(super) removed: Vec<Range<usize>>,
     /// Of the steps that are kept, if there are any.
     pub(super) look: Option<Look>,
-    /// Whether each channel has a finite value in any row.
-    pub(super) finite: Vec<bool>,
+    /// What the values of each channel are, in all rows.
+    pub(super) usable: Vec<Usable>,
     /// The file of its first row.
     pub(super) file: Option<Arc<Path>>,
 }
@@ -106,7 +106,7 @@ pub(super) struct Parted {
     steps: usize,
     removed: Vec<Range<usize>>,
     look: Option<Look>,
-    finite: Vec<bool>,
+    usable: Vec<Usable>,
 }
 
 impl Parted {
@@ -141,7 +141,7 @@ impl Parted {
             steps: 0,
             removed: vec![],
             look: None,
-            finite: vec![false; channels.len()],
+            usable: vec![Usable::Nothing; channels.len()],
             channels,
         }
     }
@@ -181,7 +181,7 @@ impl Parted {
         self.took(look.rows);
         (self.filled, self.steps) = (values.len(), times.len());
         (self.values, self.times, self.look) = (values, times, Some(look));
-        self.finite.fill(true);
+        self.usable.fill(Usable::Some);
     }
 
     /// Takes the next rows, laid out on all processors.
@@ -252,7 +252,7 @@ impl Parted {
         self.flush(sink)?;
         self.values.truncate(self.filled);
         let Self { mut work, pieces, look, steps, mut values, mut times, .. } = self;
-        let (removed, finite, file) = (self.removed, self.finite, self.file);
+        let (removed, usable, file) = (self.removed, self.usable, self.file);
         if !sink.is_memory() {
             // Room for rows, which there may be many series to keep of.
             (values, times) = (vec![], vec![]);
@@ -267,7 +267,7 @@ impl Parted {
         work.moved = None;
         work.raw.pieces = pieces.into_iter().map(Own::piece).collect();
         let labels = vec![];
-        Ok((Short { values, labels, times, steps, removed, look, finite, file }, work))
+        Ok((Short { values, labels, times, steps, removed, look, usable, file }, work))
     }
 
     fn width(&self) -> usize {
@@ -388,7 +388,7 @@ impl Parted {
         self.took(rows);
         self.course.go_on_rising(times);
         self.steps += rows - 1;
-        self.finite.fill(true);
+        self.usable.fill(Usable::Some);
         (self.begun, self.settled, self.left_out) = (true, true, None);
         Ok(())
     }
@@ -424,8 +424,8 @@ impl Parted {
             return Ok(());
         }
         self.took(count);
-        for (finite, column) in self.finite.iter_mut().zip(&rows.columns) {
-            *finite = *finite || column.iter().any(|value| value.is_finite());
+        for (usable, column) in self.usable.iter_mut().zip(&rows.columns) {
+            *usable = usable.with(column);
         }
         let from = self.undecided();
         self.work.raw.append(rows);

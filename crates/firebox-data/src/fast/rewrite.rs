@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use firebox_core::{Backing, Channel, Role};
 
+use crate::progress::Progress;
 use crate::raw::NO_LABEL;
 use crate::work::{Work, times_between};
 
@@ -96,7 +97,12 @@ impl Changes<'_> {
     }
 
     /// Makes the changes, in series that hold no other steps than those that are kept.
-    pub(super) fn make(&self, read: &mut [Short], sink: &mut Sink<'_>) -> Result<(), Stop> {
+    pub(super) fn make(
+        &self,
+        read: &mut [Short],
+        sink: &mut Sink<'_>,
+        progress: &Progress<'_>,
+    ) -> Result<(), Stop> {
         if !self.has_gaps() && self.dropped.is_empty() {
             return Ok(());
         }
@@ -122,14 +128,19 @@ impl Changes<'_> {
         let (values, times) = (old.values.so_far()?, old.time.so_far()?);
         let labels = old.labels.as_mut().map(|labels| labels.so_far()).transpose()?;
         let all_labels = labels.as_ref().map_or(&[][..], |labels| labels.all());
-        let mut end = 0;
+        progress.another();
+        let (share, all) = (progress.all(), times.all().len() + filled);
+        let (mut end, mut done) = (0, 0);
         for (series, short) in read.iter().enumerate() {
             let begin = end;
             end += short.kept().iter().map(Range::len).sum::<usize>();
             let labels = all_labels.get(begin..end).unwrap_or_default();
             let own = (&values.all()[begin * width..end * width], &times.all()[begin..end], labels);
             self.changed(own, self.gaps(series), |values, times, labels| {
-                Ok(sink.making(kept)?.arrays.push(values, times, labels)?)
+                sink.making(kept)?.arrays.push(values, times, labels)?;
+                done += times.len();
+                share.reached(done, all);
+                Ok(())
             })?;
         }
         old.values.check(&values)?;

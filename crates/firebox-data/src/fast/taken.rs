@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::frame::Reading;
 use crate::input::Input;
 use crate::mapping::Mapping;
+use crate::progress::{Progress, Share};
 use crate::raw::{Interner, NO_LABEL};
 use crate::store::check_room;
 use crate::turns::in_turn;
@@ -310,6 +311,7 @@ impl Taken {
         (sorted, mapping): (&Arc<Sorted>, &Mapping),
         at_once: usize,
         sink: &mut Sink<'_>,
+        share: &Share<'_>,
     ) -> Result<(), Stop> {
         let jobs = sorted.series.iter().enumerate().flat_map(|(series, own)| {
             let end = move |start: usize| own.rows.min(start + at_once);
@@ -320,12 +322,16 @@ impl Taken {
             let seen = Seen::sorted(sorted, series, &rows, mapping)?;
             Ok((series, rows, seen))
         };
+        let (mut done, all) = (0, sorted.series.iter().map(|own| own.rows).sum());
         let take = |(series, rows, seen): (usize, Range<usize>, Seen)| {
             if rows.start == 0 {
                 self.close(sink)?;
                 self.open = Some(self.sorted_series(sorted, series, mapping)?);
             }
-            known(self.open.as_mut())?.series.add(seen, sink)
+            known(self.open.as_mut())?.series.add(seen, sink)?;
+            done += rows.len();
+            share.reached(done, all);
+            Ok(())
         };
         in_turn(rayon::current_num_threads(), jobs.into_iter(), work, take)
     }
@@ -348,11 +354,17 @@ impl Taken {
     }
 
     /// What was read of each, once there are no more.
-    pub(super) fn finish(mut self, sink: &mut Sink<'_>) -> Result<AllRead, Stop> {
+    pub(super) fn finish(
+        mut self,
+        sink: &mut Sink<'_>,
+        progress: &Progress<'_>,
+    ) -> Result<AllRead, Stop> {
         if let Some(Apart { block, begun, .. }) = self.apart.take() {
             let (sorting, mapping) = known(begun)?;
             let at_once = sorting.rows_of(block / PARTS);
-            self.take_sorted((&Arc::new(sorting.finish()?), &mapping), at_once, sink)?;
+            let sorted = Arc::new(sorting.finish()?);
+            progress.next();
+            self.take_sorted((&sorted, &mapping), at_once, sink, &progress.all())?;
         }
         self.close(sink)?;
         let Self { read, works, layout, spacing, .. } = self;

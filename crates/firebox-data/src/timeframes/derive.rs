@@ -34,7 +34,7 @@ pub(crate) fn derive(
     source: Option<Interval>,
 ) -> Result<(SeriesSet, TimeframeChecks), DataError> {
     let never = AtomicBool::new(false);
-    let plan = Plan::of(set, frames, source, &never)?;
+    let plan = Plan::of(set, frames, source, (&never, &|_| ()))?;
     let made = plan.collected(0..set.series().len())?;
     let checks = plan.summary(made.iter().map(|(found, _)| found))?;
     let series = set.series().iter().zip(made).filter(|(_, (found, _))| found.steps > 0);
@@ -65,6 +65,8 @@ pub(super) struct Plan<'a> {
     source: i64,
     /// Whether to end.
     stop: &'a AtomicBool,
+    /// Hears of so many source bars more that have been gone through, from any thread.
+    passed: &'a (dyn Fn(usize) + Sync),
     /// Of each series.
     steps: Vec<usize>,
 }
@@ -106,12 +108,12 @@ impl<'a> Plan<'a> {
         set: &'a SeriesSet,
         frames: &'a Timeframes,
         source: Option<Interval>,
-        stop: &'a AtomicBool,
+        (stop, passed): (&'a AtomicBool, &'a (dyn Fn(usize) + Sync)),
     ) -> Result<Self, DataError> {
         let source = frames.check(source)?;
         let role = |role| set.role(role).ok_or(DataError::TimeframePrices);
         let prices = [role(Role::Open)?, role(Role::High)?, role(Role::Low)?, role(Role::Close)?];
-        let mut plan = Self { set, frames, prices, source, stop, steps: vec![] };
+        let mut plan = Self { set, frames, prices, source, stop, passed, steps: vec![] };
         let of_each = set.series().par_iter().map(|series| plan.count(series));
         // All of them first: which is the first that is refused does not depend on the threads.
         let of_each: Vec<Result<usize, DataError>> = of_each.collect();
@@ -196,6 +198,7 @@ impl<'a> Plan<'a> {
         for part in parts(times.len()) {
             DataError::heed(self.stop)?;
             let values = series.values.part(part.start * width..part.end * width);
+            let rows = part.len();
             for (row, values) in part.zip(values.chunks_exact(width)) {
                 let [open, high, low, close] = self.prices.map(|price| values[price]);
                 let bar = Bar { closed: times[row] + self.shift(), open, high, low, close };
@@ -203,6 +206,7 @@ impl<'a> Plan<'a> {
                     runs.next(&bar, row - 1)?;
                 }
             }
+            (self.passed)(rows);
         }
         let last = times.last().and_then(|time| bars.closed_by(time + self.shift()));
         if let Some(bar) = last {

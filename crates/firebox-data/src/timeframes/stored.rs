@@ -3,44 +3,45 @@
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use firebox_cache::free_bytes;
-use firebox_core::{Backing, Key};
+use firebox_core::{Backing, Series};
 
 use super::Timeframes;
 use super::derive::{Found, Plan, Steps};
-use crate::store::{About, Made, Making, Written, check_room};
+use crate::progress::Share;
+use crate::store::{About, Making, Written, check_room};
 use crate::{DataError, TimeframeChecks};
 
 /// Bytes of features that are in memory at once, for each thread.
 pub(super) const AT_ONCE: usize = 12 << 20;
 
-/// Stores the features of what was written to `source`, of which `about` says what it is. No more is in memory than some
-/// of the features, and what the indicators of each series look back on.
+/// Makes the features of what was written to `source`, of which `about` says what it is, ready to be put in their place.
+/// No more is in memory than some of them, and what the indicators of each series look back on. The source bars are gone
+/// then.
 ///
 /// # Errors
 ///
 /// As [`derive`](super::derive()), and when the disk refuses or `stop` is true.
-pub(crate) fn store(
+pub(crate) fn make(
     frames: &Timeframes,
-    (source, about): (Making, About),
-    (cache, key): (&Path, Key),
-    stop: &AtomicBool,
-) -> Result<Made, DataError> {
-    let (making, about) = make(frames, (source, about), (cache, stop), AT_ONCE)?;
-    making.finish(cache, key, about)
+    source: (Making, About),
+    cache: &Path,
+    heard: (&AtomicBool, &Share<'_>),
+) -> Result<(Making, About), DataError> {
+    make_at(frames, source, (cache, AT_ONCE), heard)
 }
 
-/// The same before it is put in its place. The source bars are gone then.
-pub(super) fn make(
+/// The same with so many bytes of features in memory at once, for each thread.
+pub(super) fn make_at(
     frames: &Timeframes,
     (mut source, about): (Making, About),
-    (cache, stop): (&Path, &AtomicBool),
-    at_once: usize,
+    (cache, at_once): (&Path, usize),
+    heard: (&AtomicBool, &Share<'_>),
 ) -> Result<(Making, About), DataError> {
     let written = source.so_far(&about)?;
-    let made = written_to(frames, &written, &about, (cache, stop), at_once);
+    let made = written_to(frames, (&written, &about), (cache, at_once), heard);
     // What was lost reads as zeros, which are no prices.
     source.check(&written)?;
     let (making, found, timeframes) = made?;
@@ -58,12 +59,14 @@ pub(super) fn make(
 /// Goes through the series in their order: a long one alone, short ones several at a time.
 fn written_to(
     frames: &Timeframes,
-    written: &Written,
-    about: &About,
-    (cache, stop): (&Path, &AtomicBool),
-    at_once: usize,
+    (written, about): (&Written, &About),
+    (cache, at_once): (&Path, usize),
+    (stop, share): (&AtomicBool, &Share<'_>),
 ) -> Result<(Making, Vec<Found>, TimeframeChecks), DataError> {
-    let plan = Plan::of(&written.set, frames, about.checks.interval, stop)?;
+    let rows: usize = written.set.series().iter().map(Series::len).sum();
+    let done = AtomicUsize::new(0);
+    let passed = |more| share.reached(done.fetch_add(more, Ordering::Relaxed) + more, rows);
+    let plan = Plan::of(&written.set, frames, about.checks.interval, (stop, &passed))?;
     let width = frames.names().len();
     let mut making = Making::begin(cache, width, written.codes.is_some())?;
     let steps: usize = plan.steps().iter().sum();

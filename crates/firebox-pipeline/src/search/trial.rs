@@ -130,6 +130,8 @@ impl Listener for Watcher<'_, '_> {
                     self.epoch(*epoch, value);
                 }
             }
+            // Of a trial without steps it is told how far its data are read.
+            Event::Progress { stage, .. } if stage == "ingest" => self.listener.on(event),
             // Each trial has a log of its own; only what the user should know is said at once, and once for all trials.
             Event::Warning { message } if self.told.is_new(message) => self.listener.on(event),
             _ => {}

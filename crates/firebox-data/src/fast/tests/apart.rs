@@ -2,7 +2,7 @@
 
 use super::named::{Case, NAMES, case, of_files, text};
 use super::*;
-use firebox_core::Origin;
+use firebox_core::{Event, Origin};
 
 /// The names of rows in any order, and where each file begins, and the last ends.
 fn scattered_rows(seed: u64) -> (Vec<Option<&'static str>>, Vec<usize>) {
@@ -56,6 +56,7 @@ fn series_whose_rows_are_anywhere_are_those_of_the_long_way() {
         let Case { folder, config, rows, .. } = case(seed, &names, &borders);
         let files = inputs(&config).unwrap();
         let expected = long(&files, &config);
+        let is_alike = config.test.is_some() && names.contains(&Some("test/a"));
         let mut draws = Stream::new(seed, "parts").draws();
         let ends: Vec<_> = rows.iter().map(|rows| some_ends(*rows, &mut draws)).collect();
         // From one row to all of them.
@@ -68,7 +69,8 @@ fn series_whose_rows_are_anywhere_are_those_of_the_long_way() {
             let errors = [found.as_ref().err(), expected.as_ref().err()];
             let says = format!("{seed}, blocks of {block}, parts {ends:?}: {errors:?}");
             // Or a row has no name, or two series would have one.
-            assert!(is_left(&found, &expected) || found == expected, "{says}");
+            let is_left = is_left(&found, &expected) || is_odd && is_alike && expected.is_err();
+            assert!(is_left || found == expected, "{says}");
         }
     }
     let counts = format!("{taken} taken, {several} several, {refused} refused");
@@ -129,8 +131,13 @@ fn who_is_stopped_while_rows_are_sorted_keeps_nothing() {
     let key = Key::builder("test", 1).finish();
     let zone = Zone::named(None).unwrap();
     // With the last file, whose rows are all waiting.
-    let told =
-        Told { files: &|_| stop.store(true, std::sync::atomic::Ordering::Relaxed), timed: &|_| () };
+    let listener = |event: &Event| {
+        if matches!(event, Event::Progress { done: 1.., .. }) {
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    };
+    let progress = &Progress::of(&listener, "files", std::iter::once(1));
+    let told = Told { progress, timed: &|_| () };
     let found = read(&files, &config, &zone, Sink::store(&cache, key, &stop), &told);
     assert!(matches!(found, Err(Stop::Failed(DataError::Stopped))));
     assert_eq!(std::fs::read_dir(cache.join(firebox_cache::SERIES)).unwrap().count(), 0);

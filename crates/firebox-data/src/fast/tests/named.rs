@@ -247,3 +247,62 @@ fn series_of_one_step_each_keep_their_times() {
     assert_eq!(times, [start, start + 300_000_000]);
     assert_eq!((checks.interval, checks.span), (None, Some([times[0], times[1]])));
 }
+
+#[test]
+fn a_series_of_which_nothing_is_left_is_refused_with_the_same_words() {
+    let fill = "remove it, or set `data.checks` to \"fill\" what it can";
+    let cases: [(&str, [&str; 4], Policy, &str); 7] = [
+        (
+            "x",
+            ["", "NaN", "", "inf"],
+            Policy::Drop,
+            "its channel `x` has no value; remove the series",
+        ),
+        (
+            "x",
+            ["", "1e39", "-2e300", "inf"],
+            Policy::Drop,
+            "for f32, which ends at 3.4e38 (they reach 2e300); scale the column",
+        ),
+        ("x", ["", "", "", ""], Policy::Fill, "its channel `x` has no value; remove the series"),
+        (
+            "x,y",
+            ["1,", "2,", "3,", ""],
+            Policy::Drop,
+            "`y` has no value; remove the series, or list the other channels",
+        ),
+        ("x,y", ["1,", ",2", "3,", "NaN,4"], Policy::Drop, fill),
+        ("x,y", ["1e39,", ",2", "3,", "NaN,4"], Policy::Drop, fill),
+        ("x,y", ["1e39,", ",2", ",", "NaN,4"], Policy::Drop, "`x` are too large for f32"),
+    ];
+    for (channels, lost, policy, expected) in cases {
+        // Between two others, that its rows are behind those of one and before those of the next.
+        let kept = |row: usize| {
+            channels.replace('x', &row.to_string()).replace('y', &(9 - row).to_string())
+        };
+        let mut text = format!("symbol,time,{channels}\n");
+        for (name, row) in
+            ["a", "b", "c"].into_iter().flat_map(|name| (0..4).map(move |row| (name, row)))
+        {
+            let values = if name == "b" { lost[row].to_owned() } else { kept(row) };
+            writeln!(text, "{name},2024-01-01T00:{row:02},{values}").unwrap();
+        }
+        let rows: Vec<&str> = text.lines().skip(1).collect();
+        let turned: String =
+            (0..12).map(|row| format!("{}\n", rows[row % 3 * 4 + row / 3])).collect();
+        let turned = format!("symbol,time,{channels}\n{turned}");
+        for text in [&text, &turned] {
+            for constant in [ConstantPolicy::Error, ConstantPolicy::Drop] {
+                let edit = |config: &mut DataConfig| {
+                    same_policy(policy)(config);
+                    config.checks.constant = constant;
+                };
+                let [short, long] = of_files(std::slice::from_ref(text), 1, edit);
+                let said = short.as_ref().unwrap_err();
+                assert!(said.starts_with("nothing is left of series `b` (4 rows)"), "{said}");
+                assert!(said.contains(expected), "{said}");
+                assert!(short == long, "{said}, {:?}", long.err());
+            }
+        }
+    }
+}

@@ -5,11 +5,12 @@ use std::sync::atomic::AtomicBool;
 use firebox_core::{Channel, Draws, Key, Role, Series, SeriesSet, Silent, StepLabels, Stream};
 
 use super::super::derive::{Plan, derive};
-use super::super::stored::{AT_ONCE, make};
+use super::super::stored::{AT_ONCE, make_at};
 use super::super::{HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};
 use super::whole;
 use crate::fast::{self, Sink, Told};
 use crate::input::inputs;
+use crate::progress::Progress;
 use crate::raw::NO_LABEL;
 use crate::store::{About, Entry, LabelKind, Making};
 use crate::time::Zone;
@@ -59,13 +60,15 @@ fn in_store_until(
         series: set.series().iter().map(entry).collect(),
         checks: Checks { interval: source, ..Checks::default() },
     };
-    let made = make(frames, (making, about), (folder.path(), stop), at_once);
+    let progress = Progress::untold();
+    let heard = (stop, &progress.all());
+    let made = make_at(frames, (making, about), (folder.path(), at_once), heard);
     let bucket = folder.path().join(firebox_cache::SERIES);
     let there = || std::fs::read_dir(&bucket).unwrap().count();
     assert_eq!(there(), usize::from(made.is_ok()), "the source bars are gone");
     let (making, about) = made?;
     let key = Key::builder("test", 1).finish();
-    let (set, checks) = making.finish(folder.path(), key, about)?.open()?;
+    let (set, checks) = making.finish((folder.path(), key), about, heard)?.open()?;
     assert_eq!(there(), 1);
     Ok((set, checks.timeframes.unwrap()))
 }
@@ -184,7 +187,7 @@ fn features_made_bar_by_bar_are_those_of_whole_series_bit_by_bit() {
             Ok(_) => {
                 taken += 1;
                 let never = AtomicBool::new(false);
-                let plan = Plan::of(&set, &frames, source, &never).unwrap();
+                let plan = Plan::of(&set, &frames, source, (&never, &|_| ())).unwrap();
                 let found = plan.collected(0..set.series().len());
                 for ((found, _), steps) in found.unwrap().iter().zip(plan.steps()) {
                     assert_eq!(found.steps, *steps, "case {case}");
@@ -235,7 +238,7 @@ fn tables_whose_rows_are_sorted_filled_and_rewritten_give_the_same_in_the_store(
         let bucket = cache.join(firebox_cache::SERIES);
         assert_eq!(std::fs::read_dir(&bucket).unwrap().count(), 1);
         // Without the long way.
-        let told = Told { files: &|_| {}, timed: &|_| {} };
+        let told = Told { progress: &Progress::untold(), timed: &|_| {} };
         let (never, other) = (AtomicBool::new(false), folder.path().join("other"));
         let sink = Sink::store(&other, made.key, &never);
         let short = fast::read(&inputs(&config).unwrap(), &config, &Zone::Utc, sink, &told);
