@@ -107,6 +107,9 @@ pub enum Event {
         waiting: f64,
         /// Handing batches to the device.
         upload: f64,
+        /// The same by whichever thread, beside the steps or within them.
+        #[serde(default)]
+        handing: f64,
         /// Filling batches, on all threads together, mostly beside the steps and not within them.
         filling: f64,
         /// Forward, backward and optimizer, as long as the host was busy with them: computing on a

@@ -51,6 +51,7 @@ mod series;
 mod split;
 mod stretch;
 mod texts;
+mod unchanging;
 mod values;
 mod window;
 
@@ -76,5 +77,6 @@ pub use series::{Channel, Origin, Role, Series, SeriesError, SeriesSet, StepLabe
 pub use split::{EqualPolicy, Split, SplitError, SplitRule, split, unseen};
 pub use stretch::{LEAST_STRETCH, SharedStretch, Steps, shared_stretches};
 pub use texts::LabelledTexts;
+pub use unchanging::{Unchanging, unchanging_channels, unchanging_targets};
 pub use values::{Narrow, SeriesValues};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

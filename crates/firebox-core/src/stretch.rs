@@ -76,6 +76,22 @@ impl<'a> Steps<'a> {
         Self { set, channels: (0..set.channels().len()).collect(), ranges }
     }
 
+    /// The series of which `other` steps of the same set have some of these, as indices into it. Both must be of windows.
+    pub fn series_in_both(&self, other: &Self) -> Vec<usize> {
+        let is_there = |(series, steps): &&(usize, Range<usize>)| {
+            let ends_before = |(index, range): &(usize, Range<usize>)| {
+                (*index, range.end) <= (*series, steps.start)
+            };
+            let at = other.ranges.partition_point(ends_before);
+            let first = other.ranges.get(at);
+            first.is_some_and(|(index, range)| index == series && range.start < steps.end)
+        };
+        let found = self.ranges.iter().filter(is_there).map(|(series, _)| *series);
+        let mut found: Vec<usize> = found.collect();
+        found.dedup();
+        found
+    }
+
     /// The same, told apart by these channels, which the set must have.
     #[must_use]
     pub fn told_by(mut self, names: &[&str]) -> Self {
@@ -313,6 +329,19 @@ mod tests {
             &Steps::of_series(trained, all(trained)),
             &Steps::of_series(tested, all(tested)),
         )
+    }
+
+    #[test]
+    fn series_of_which_both_choices_have_a_step_are_found_however_short_that_is() {
+        let set = set(["a", "b", "c"].map(|name| series(name, 0, &walk(name, 40))).to_vec());
+        let window = |series, start, length| Window { series, start, length, label: None };
+        let of = |windows: &[Window]| Steps::of_windows(&set, windows);
+        let seen = of(&[window(2, 0, 40), window(0, 20, 5), window(0, 0, 10), window(0, 30, 5)]);
+        let found = |windows: &[Window]| of(windows).series_in_both(&seen);
+        assert!(found(&[window(0, 10, 10), window(0, 25, 5), window(0, 35, 5)]).is_empty());
+        assert!(found(&[window(1, 0, 40)]).is_empty());
+        assert_eq!(found(&[window(0, 10, 11)]), [0]);
+        assert_eq!(found(&[window(0, 34, 6), window(0, 9, 2), window(2, 5, 1)]), [0, 2]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use firebox_core::count;
 pub(crate) use message::{List, nearest};
 
 use io::Room;
-use message::{Findings, Hint, LeaveOut, Quoted};
+use message::{Findings, Hint, LeaveOut, Quoted, named_by};
 
 use crate::{Finding, Format};
 
@@ -244,16 +244,16 @@ pub enum DataError {
     },
     /// A column that the file does not have.
     #[error(
-        "{} has no column `{column}`, which `data.columns.{key}` names{}; it has {}",
-        path.display(), Hint::new("did you mean", nearest), List(available)
+        "{} has no column `{column}`, which {}{}; it has {}",
+        path.display(), named_by(*key), Hint::new("did you mean", nearest), List(available)
     )]
     NoColumn {
         /// The file.
         path: PathBuf,
         /// The column looked for.
         column: String,
-        /// The key that names it.
-        key: &'static str,
+        /// The key of `[data.columns]` that names it; none where a trained model reads it.
+        key: Option<&'static str>,
         /// The most similar column.
         nearest: Option<String>,
         /// All columns.

@@ -52,7 +52,7 @@ impl Mapping {
             Err(DataError::NoColumn {
                 path: path.to_owned(),
                 column: name.clone(),
-                key,
+                key: Some(key),
                 nearest: nearest(name, names.iter().map(String::as_str)),
                 available: names.to_vec(),
             })

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::text::{capitalised, list, percent, signed_points};
+use crate::text::{capitalised, count, list, percent, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Outcome, Predictions, Resampling, Table,
@@ -178,7 +178,8 @@ impl Contest {
         let winners = self.winners();
         let (outcome, sentence) = if independent < FEWEST_WINDOWS {
             let said = format!(
-                "Too few test windows to say whether a model beats the baselines ({independent} independent ones; it takes {FEWEST_WINDOWS}): {reach}."
+                "Too few test windows to say whether a model beats the baselines ({}; it takes {FEWEST_WINDOWS}): {reach}.",
+                count(independent, "independent one")
             );
             (Outcome::TooFewWindows, said)
         } else if winners.is_empty() {

@@ -413,8 +413,9 @@ fn coverage_warnings(
     let independent = parts.test.len() / block;
     if independent < crate::verdict::FEWEST_WINDOWS {
         warnings.push(format!(
-            "{} test windows in blocks of {block} are only {independent} independent ones: intervals are rough",
-            parts.test.len()
+            "{} in blocks of {block} are only {}: intervals are rough",
+            count(parts.test.len() as u64, "test window"),
+            count(independent as u64, "independent one")
         ));
     }
     warnings
@@ -499,7 +500,34 @@ mod tests {
         assert!(accuracy.low > 0.98 && accuracy.low < 0.99, "{}", accuracy.low);
         let blocks = run(&EvalConfig { block: Some(30), ..config }, [50.0, 1.0, 1.0]);
         assert!(blocks.warnings.iter().any(|w| w.contains("10 independent")));
-        assert_eq!(verdict(Some(&blocks), None).outcome, Outcome::TooFewWindows);
+        let few = verdict(Some(&blocks), None);
+        assert_eq!(few.outcome, Outcome::TooFewWindows);
+        assert!(few.sentence.contains("(10 independent ones; it takes 20)"), "{}", few.sentence);
+    }
+
+    #[test]
+    fn a_baseline_that_is_better_is_told_of_in_few_windows_and_before_one_that_may_be() {
+        let config = EvalConfig { resamples: 300, block: Some(30), ..EvalConfig::default() };
+        let mut worse = run(&config, [0.5, 1.5, 3.0]);
+        let mut of = |subject: Subject, difference: Estimate| {
+            let logistic = |own: &&mut crate::Difference| {
+                own.head == Head::Logistic && own.baseline == subject
+            };
+            worse
+                .differences
+                .iter_mut()
+                .filter(logistic)
+                .for_each(|own| own.difference = difference);
+        };
+        of(Subject::RandomEncoder, Estimate { value: -0.2, low: -0.5, high: 0.1 });
+        of(Subject::RawWindows, Estimate { value: -0.1, low: -0.15, high: -0.05 });
+        of(Subject::Majority, Estimate { value: 0.2, low: 0.1, high: 0.3 });
+        let said = verdict(Some(&worse), None);
+        assert_eq!(said.outcome, Outcome::DoesNotBeat);
+        let of_raw = "; against raw windows the difference is −10.0 points (95 % interval −15.0 to −5.0), which is worse.";
+        assert!(said.sentence.contains(of_raw), "{}", said.sentence);
+        let end = " With 10 independent test windows these are rough figures.";
+        assert!(said.sentence.ends_with(end), "{}", said.sentence);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::bound_when_all_agree;
-use crate::text::{list, percent, points, signed_points};
+use crate::text::{count, list, percent, points, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Predictions, Resampling, TestScore,
@@ -192,13 +192,14 @@ impl FewLabels {
         if lines.is_empty() {
             let sentence =
                 "Nothing was fine-tuned from pre-trained weights, so nothing can be said of them.";
-            return Verdict { outcome: Outcome::NoLabels, sentence: sentence.to_owned() };
+            return Verdict { outcome: Outcome::NotMeasured, sentence: sentence.to_owned() };
         }
         let interval = percent_interval(self.confidence);
         let said = format!("fine-tuned test scores ({interval}s): {}", lines.join("; "));
         if independent < FEWEST_WINDOWS {
             let sentence = format!(
-                "Too few test windows to say whether pre-training helps ({independent} independent ones; it takes {FEWEST_WINDOWS}): {said}."
+                "Too few test windows to say whether pre-training helps ({}; it takes {FEWEST_WINDOWS}): {said}.",
+                count(independent, "independent one")
             );
             return Verdict { outcome: Outcome::TooFewWindows, sentence };
         }
@@ -209,15 +210,17 @@ impl FewLabels {
         };
         let name = |share: &ShareScores| percent(share.share);
         let won: Vec<String> = self.shares.iter().filter(wins).map(name).collect();
+        let missing: Vec<String> =
+            self.missing().into_iter().map(|arm| format!("`{}`", arm.name())).collect();
         let all = self.shares.len();
         let chance = self.shares.iter().filter(|share| self.is_majority(share)).count();
         let (outcome, start) = match won.len() {
             0 if chance == all => (
                 Outcome::DoesNotBeat,
                 format!(
-                    "Fine-tuning is no better than always answering the majority class `{}` ({}), so nothing is shown to be learnt",
-                    self.majority_class,
-                    percent(self.majority.value)
+                    "Fine-tuning is {} than always answering {}, so nothing is shown to be learnt",
+                    not_better(self.shares.iter().filter_map(against_majority)),
+                    self.named_majority()
                 ),
             ),
             0 if self.shares.iter().all(ShareScores::is_constant) => (
@@ -225,14 +228,24 @@ impl FewLabels {
                 "Fine-tuning answers one class for every test window, so nothing was learnt"
                     .to_owned(),
             ),
-            0 if self
-                .shares
-                .iter()
-                .any(|share| rivals(share).any(|other| other.difference.is_below_zero())) =>
+            0 if self.shares.iter().any(|share| {
+                losses(share).any(|other| missing.is_empty() || other.baseline.is_some())
+            }) =>
             {
                 (Outcome::DoesNotBeat, "Pre-training does not help".to_owned())
             }
             0 => (Outcome::DoesNotBeat, "Pre-training is not shown to help".to_owned()),
+            // A win over what was trained is no win over what was not.
+            _ if !missing.is_empty() => (
+                Outcome::NotMeasured,
+                format!(
+                    "Whether pre-training helps was not measured, because {} not trained (`finetune.arms`)",
+                    match missing.as_slice() {
+                        [one] => format!("the arm {one} was"),
+                        all => format!("the arms {} were", list(all)),
+                    }
+                ),
+            ),
             count if count == all => (Outcome::Beats, "Pre-training helps".to_owned()),
             _ => (
                 Outcome::Beats,
@@ -245,10 +258,21 @@ impl FewLabels {
         Verdict { outcome, sentence: format!("{start}: {said}.") }
     }
 
+    /// The arms without pre-training that were not trained, at some share.
+    fn missing(&self) -> Vec<Arm> {
+        let is_there =
+            |share: &ShareScores, arm: Arm| share.arms.iter().any(|score| score.arm == arm);
+        let without = Arm::ALL.into_iter().filter(|arm| !arm.is_pretrained());
+        without.filter(|arm| !self.shares.iter().all(|share| is_there(share, *arm))).collect()
+    }
+
     /// Whether the fine-tuned encoder's score cannot be told from that of the majority class.
     pub fn is_majority(&self, share: &ShareScores) -> bool {
-        let against = share.differences.iter().find(|other| other.baseline.is_none());
-        against.is_some_and(|other| !other.difference.is_above_zero())
+        against_majority(share).is_some_and(|difference| !difference.is_above_zero())
+    }
+
+    fn named_majority(&self) -> String {
+        format!("the majority class `{}` ({})", self.majority_class, percent(self.majority.value))
     }
 
     /// What one share says.
@@ -267,32 +291,40 @@ impl FewLabels {
         if share.is_constant() {
             return Some(line + ", answering one class for every test window");
         }
-        let hardest =
-            rivals(share).min_by(|a, b| a.difference.value.total_cmp(&b.difference.value));
+        // Whatever is better comes first, then what cannot be told from it.
+        let rank = |other: &ArmDifference| match other.difference {
+            difference if difference.is_below_zero() => 0u8,
+            difference if difference.is_above_zero() => 2,
+            _ => 1,
+        };
+        let hardest = rivals(share).min_by(|a, b| {
+            let by_value = a.difference.value.total_cmp(&b.difference.value);
+            rank(a).cmp(&rank(b)).then(by_value)
+        });
         if let Some(ArmDifference { baseline, difference }) = hardest {
-            let name = baseline.map_or("the majority class", Arm::name);
+            let name = baseline.map_or_else(|| self.named_majority(), |arm| arm.name().to_owned());
             let (low, high) = (signed_points(difference.low), signed_points(difference.high));
             line += &match () {
                 () if difference.is_above_zero() => format!(
-                    ", {} points above the best of the others, {name} ({low} to {high})",
-                    points(difference.value)
+                    ", {} points above {}{name} ({low} to {high})",
+                    points(difference.value),
+                    if rivals(share).count() > 1 { "the best without pre-training, " } else { "" }
                 ),
                 () if difference.is_below_zero() => format!(
                     ", worse than {name} by {} points ({low} to {high})",
                     points(difference.value.abs())
                 ),
                 () => format!(
-                    ", no difference from {name} shown: {} points ({low} to {high})",
+                    ", {} than {name}: {} points ({low} to {high})",
+                    not_better([difference]),
                     signed_points(difference.value)
                 ),
             };
         }
-        if self.is_majority(share) {
-            line += &format!(
-                ", no better than the majority class `{}` ({})",
-                self.majority_class,
-                percent(self.majority.value)
-            );
+        let is_told = hardest.is_some_and(|hardest| hardest.baseline.is_none());
+        let majority = against_majority(share).filter(|found| !found.is_above_zero() && !is_told);
+        if let Some(difference) = majority {
+            line += &format!(", {} than {}", not_better([difference]), self.named_majority());
         }
         Some(line)
     }
@@ -302,6 +334,23 @@ impl FewLabels {
 fn rivals(share: &ShareScores) -> impl Iterator<Item = &ArmDifference> {
     let without = |other: &&ArmDifference| other.baseline.is_none_or(|arm| !arm.is_pretrained());
     share.differences.iter().filter(without)
+}
+
+/// The fine-tuned encoder minus the majority class.
+fn against_majority(share: &ShareScores) -> Option<&Estimate> {
+    let against = share.differences.iter().find(|other| other.baseline.is_none());
+    against.map(|other| &other.difference)
+}
+
+/// What is said of differences that are not above zero. Means of equal scores differ by their rounding.
+fn not_better<'a>(differences: impl IntoIterator<Item = &'a Estimate>) -> &'static str {
+    let none_is = differences.into_iter().all(|difference| difference.high <= 1e-12);
+    if none_is { "no better" } else { "not shown to be better" }
+}
+
+/// Those of them that are better.
+fn losses(share: &ShareScores) -> impl Iterator<Item = &ArmDifference> {
+    rivals(share).filter(|other| other.difference.is_below_zero())
 }
 
 fn summed(classes: usize, truth: &[u32], predictions: Option<&Predictions>) -> Confusion {
@@ -432,7 +481,7 @@ mod tests {
         let arms = [0.9, 0.93, 0.7, 0.6].map(|share| right(share, 3));
         let verdict = compared(&[(0.1, arms)]).verdict();
         assert_eq!(verdict.outcome, Outcome::Beats, "{}", verdict.sentence);
-        assert!(verdict.sentence.contains("above the best of the others, from scratch"));
+        assert!(verdict.sentence.contains("above the best without pre-training, from scratch"));
     }
 
     #[test]
@@ -450,6 +499,48 @@ mod tests {
             verdict.sentence
         );
         assert_eq!(scores.shares[0].arms[0].constant, 3);
+    }
+
+    #[test]
+    fn what_is_not_shown_to_be_better_is_not_said_to_be_no_better() {
+        // Better in the mean, by an interval that touches zero.
+        let arms = [0.7, 0.6, 0.6, 0.6].map(|share| right(share, 1));
+        let mut scores = compared(&[(0.1, arms)]);
+        let share = &mut scores.shares[0];
+        for other in &mut share.differences {
+            other.difference = match other.baseline {
+                None => Estimate { value: 0.281, low: 0.0, high: 0.479 },
+                Some(_) => Estimate { value: 0.2, low: 0.1, high: 0.3 },
+            };
+        }
+        let said = scores.verdict();
+        assert_eq!(said.outcome, Outcome::DoesNotBeat);
+        let start = "Fine-tuning is not shown to be better than always answering the majority class `rest` (66.7 %), so nothing is shown";
+        assert!(said.sentence.starts_with(start), "{}", said.sentence);
+        let end = ", not shown to be better than the majority class `rest` (66.7 %): +28.1 points (0.0 to +47.9).";
+        assert!(said.sentence.ends_with(end), "{}", said.sentence);
+        // An arm that is better by little is not hidden by one that is better by more and may be worse.
+        for other in &mut scores.shares[0].differences {
+            other.difference = match other.baseline {
+                Some(Arm::FromScratch) => Estimate { value: -0.1, low: -0.4, high: 0.2 },
+                Some(Arm::RandomFrozen) => Estimate { value: -0.05, low: -0.08, high: -0.02 },
+                _ => Estimate { value: 0.2, low: 0.1, high: 0.3 },
+            };
+        }
+        let said = scores.verdict().sentence;
+        assert!(said.starts_with("Pre-training does not help: "), "{said}");
+        assert!(said.contains(", worse than random, frozen by 5.0 points"), "{said}");
+        for other in &mut scores.shares[0].differences {
+            other.difference = match other.baseline {
+                Some(Arm::FromScratch) => Estimate { value: 0.1, low: -0.1, high: 0.2 },
+                _ => Estimate { value: 0.05, low: 0.01, high: 0.1 },
+            };
+        }
+        let said = scores.verdict().sentence;
+        assert!(
+            said.contains(", not shown to be better than from scratch: +10.0 points"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -483,12 +574,56 @@ mod tests {
     }
 
     #[test]
+    fn a_win_is_not_claimed_over_arms_that_were_not_trained() {
+        let skills = [0.95, 0.9, 0.8, 0.6].map(|share| right(share, 3));
+        let of = |arms: &[Arm]| {
+            let all = Arm::ALL.into_iter().zip(skills.clone());
+            let arms = all.filter(|(arm, _)| arms.contains(arm)).collect();
+            let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
+            let share = SharePredictions { share: 1.0, windows: 200.0, arms };
+            FewLabels::of(&config, &names(), &truth(), 0, 1, vec![share]).verdict()
+        };
+        use Arm::{FineTuned, FromScratch, PreTrainedFrozen, RandomFrozen};
+        let neither = "because the arms `from scratch` and `random, frozen` were not trained (`finetune.arms`): ";
+        let scratch = "because the arm `from scratch` was not trained (`finetune.arms`): ";
+        let random = "because the arm `random, frozen` was not trained (`finetune.arms`): ";
+        for (arms, why) in [
+            (&[FineTuned][..], neither),
+            (&[FineTuned, PreTrainedFrozen], neither),
+            (&[FineTuned, RandomFrozen], scratch),
+            (&[FineTuned, FromScratch], random),
+        ] {
+            let said = of(arms);
+            assert_eq!(said.outcome, Outcome::NotMeasured, "{}", said.sentence);
+            let start = format!("Whether pre-training helps was not measured, {why}");
+            assert!(said.sentence.starts_with(&start), "{}", said.sentence);
+        }
+        assert!(
+            of(&[FineTuned])
+                .sentence
+                .contains(" points above the majority class `rest` (66.7 %) (")
+        );
+        assert_eq!(of(&[FineTuned, FromScratch, RandomFrozen]).outcome, Outcome::Beats);
+    }
+
+    #[test]
+    fn a_loss_to_one_arm_is_told_although_another_was_not_trained() {
+        let [own, scratch] = [0.8, 0.95].map(|share| right(share, 3));
+        let arms = BTreeMap::from([(Arm::FineTuned, own), (Arm::FromScratch, scratch)]);
+        let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
+        let share = SharePredictions { share: 1.0, windows: 200.0, arms };
+        let said = FewLabels::of(&config, &names(), &truth(), 0, 1, vec![share]).verdict();
+        assert_eq!(said.outcome, Outcome::DoesNotBeat);
+        assert!(said.sentence.starts_with("Pre-training does not help: "), "{}", said.sentence);
+    }
+
+    #[test]
     fn few_windows_and_no_fine_tuned_arm_claim_nothing() {
         let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
         let arms = BTreeMap::from([(Arm::FromScratch, Predictions::single(vec![0; 6]))]);
         let share = SharePredictions { share: 1.0, windows: 6.0, arms };
         let scores = FewLabels::of(&config, &names(), &[0, 1, 0, 1, 0, 1], 0, 1, vec![share]);
-        assert_eq!(scores.verdict().outcome, Outcome::NoLabels);
+        assert_eq!(scores.verdict().outcome, Outcome::NotMeasured);
         let arms = BTreeMap::from([(Arm::FineTuned, Predictions::single(vec![0, 1, 0, 1, 0, 1]))]);
         let share = SharePredictions { share: 1.0, windows: 6.0, arms };
         let scores = FewLabels::of(&config, &names(), &[0, 1, 0, 1, 0, 1], 0, 1, vec![share]);

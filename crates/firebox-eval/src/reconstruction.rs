@@ -413,6 +413,24 @@ mod tests {
     }
 
     #[test]
+    fn a_sentence_says_how_many_times_a_large_error_is_and_claims_nothing_of_an_open_one() {
+        let mut tallied = tally(20.0);
+        let mut said = |value, low, high| {
+            for one in &mut tallied.reductions {
+                one.reduction = Estimate { value, low, high };
+            }
+            crate::verdict::compared(&tallied).unwrap()
+        };
+        let times = said(-972_021.054, -1e6, -9e5);
+        assert!(times.contains("is 972,022 times that of "), "{times}");
+        assert!(times.contains("interval 900,001 to 1,000,001)"), "{times}");
+        let percent = said(-9.9, -10.0, -9.0);
+        assert!(percent.contains("by 990.0 %"), "{percent}");
+        let open = said(0.2, -0.1, 0.3);
+        assert!(open.contains("is not shown to be below that of "), "{open}");
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused_and_nothing_masked_is_nothing() {
         let mut tally = ReconstructionTally::new(vec!["a".to_owned(), "b".to_owned()]);
         let mut bad = window(3, 0.1);

@@ -6,11 +6,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::{list, percent, points, signed_points};
+use crate::text::{count, list, percent, points, signed_points, significant};
 use crate::{Difference, Evaluation, Head, Reconstruction, Reduction, Subject};
 
 /// Independent test windows below which nothing is claimed.
 pub(crate) const FEWEST_WINDOWS: usize = 20;
+
+/// Share from which on a reader is told how many times something is as large, and not by how many per cent it is larger.
+const MOST_PERCENT: f64 = 10.0;
 
 /// What the verdict says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +27,8 @@ pub enum Outcome {
     TooFewWindows,
     /// No labels: only reconstruction was measured, if anything.
     NoLabels,
+    /// Something that would have to be beaten was not trained.
+    NotMeasured,
 }
 
 /// The first line of a report.
@@ -64,9 +69,13 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
         .filter(|difference| difference.head == Head::Logistic && difference.metric == metric)
         .collect();
     let independent = evaluation.independent_windows();
-    if independent < FEWEST_WINDOWS {
+    let few = independent < FEWEST_WINDOWS;
+    let is_lost = |difference: &&Difference| difference.difference.is_below_zero();
+    // A baseline that is better is told of however few there are.
+    if few && !against.iter().any(is_lost) {
         let sentence = format!(
-            "Too few test windows to say whether pre-training helps ({independent} independent ones; it takes {FEWEST_WINDOWS}): {reach}."
+            "Too few test windows to say whether pre-training helps ({}; it takes {FEWEST_WINDOWS}): {reach}.",
+            count(independent, "independent one")
         );
         return Verdict { outcome: Outcome::TooFewWindows, sentence };
     }
@@ -75,7 +84,15 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
     let least = |of: &[&Difference]| {
         of.iter().copied().min_by(|a, b| a.difference.value.total_cmp(&b.difference.value)).cloned()
     };
-    match (least(&open), least(&won)) {
+    let lost: Vec<&Difference> = open.iter().copied().filter(is_lost).collect();
+    let beside = match few {
+        true => format!(
+            " With {} these are rough figures.",
+            count(independent, "independent test window")
+        ),
+        false => beaten(&won),
+    };
+    match (least(&lost).or_else(|| least(&open)), least(&won)) {
         (None, Some(best)) => Verdict {
             outcome: Outcome::Beats,
             sentence: format!(
@@ -99,7 +116,7 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
                 } else {
                     "an interval that includes zero"
                 },
-                beaten(&won)
+                beside
             ),
         },
         (None, None) => Verdict {
@@ -140,11 +157,19 @@ pub(crate) fn compared(reconstruction: &Reconstruction) -> Option<String> {
     let error = "the model's error on masked steps is";
     Some(if reduction.is_above_zero() {
         format!("{error} {size} below that of the best naive fill, {fill} {range}")
+    } else if reduction.is_below_zero() && reduction.value <= -MOST_PERCENT {
+        let times = |reduction: f64| significant(1.0 - reduction);
+        format!(
+            "{error} {} times that of {fill} ({interval} {} to {})",
+            times(reduction.value),
+            times(reduction.high),
+            times(reduction.low)
+        )
     } else if reduction.is_below_zero() {
         format!("{error} worse than that of {fill}, by {size} {range}")
     } else {
         format!(
-            "{error} no better than that of {fill}: {size} {word} it {range}, an interval that includes zero"
+            "{error} not shown to be below that of {fill}: {size} {word} it {range}, an interval that includes zero"
         )
     })
 }

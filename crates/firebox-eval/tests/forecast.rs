@@ -161,6 +161,16 @@ fn a_gain_counts_only_where_its_interval_lies_above_zero() {
 }
 
 #[test]
+fn a_baseline_that_is_better_is_told_of_in_few_windows_too() {
+    let said = forecast_verdict(&measured(&[noise(4, 600, 2.0)], &noise(3, 600, 1.0), 40));
+    assert_eq!(said.outcome, Outcome::DoesNotBeat);
+    insta::assert_snapshot!(said.sentence, @"The model does not beat every baseline: the last value is better; its mean absolute error of `load` 1 step ahead is 1.50; 600 test windows that overlap in blocks of 40 are as good as 15 independent ones, and 20 are needed for a claim that it is better.");
+    // One independent window is no plural.
+    let one = forecast_verdict(&measured(&[noise(4, 600, 1.0)], &noise(4, 600, 1.0), 400));
+    assert!(one.sentence.contains("as good as 1 independent one, and 20"), "{}", one.sentence);
+}
+
+#[test]
 fn a_baseline_without_an_error_is_better_than_any_model_that_has_one() {
     // Without one at all, and in all but some windows.
     for wrong in [0, 3] {

@@ -143,8 +143,20 @@ impl ModelCard {
             let meaning = "Probabilities from which on they hold";
             rows.push((meaning, thresholds.join(", ")));
         } else {
-            let channels = self.normaliser.channels().iter().map(|channel| channel.name.as_str());
-            rows.push(("Channels, in order", list(&mut { channels })));
+            let seen = self.normaliser.channels().iter().map(|channel| channel.name.as_str());
+            let seen = list(&mut { seen });
+            if let Some(forecast) = &self.forecast {
+                // What is forecast need not be seen, nor what is seen be all that the data have.
+                let all = list(&mut self.channels.iter().map(|channel| channel.name.as_str()));
+                let targets = forecast.rule().targets.iter();
+                let targets = targets.filter_map(|target| self.channels.get(*target));
+                rows.push(("Channels of the data, in order", all));
+                rows.push(("Channels that the model sees, in order", seen));
+                let targets = list(&mut { targets.map(|channel| channel.name.as_str()) });
+                rows.push(("Channels that it forecasts", targets));
+            } else {
+                rows.push(("Channels, in order", seen));
+            }
             rows.push(("Windows", self.windows()));
             rows.extend(self.most_steps().map(|most| ("Steps that the model takes", most)));
             rows.push(("Normalisation", self.normalisation()));

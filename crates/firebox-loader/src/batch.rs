@@ -44,6 +44,8 @@ pub struct Batch {
     /// The part of it in which the batch was handed to the device; zero where that was done ahead. A device
     /// that copies by itself may go on copying afterwards.
     pub upload: Duration,
+    /// Time that handing it to the device took, on whichever thread; zero where it is gathered there.
+    pub handed: Duration,
     /// Time that a thread spent on filling the batch; zero where it is gathered on the device.
     pub fill: Duration,
 }
@@ -69,7 +71,7 @@ impl Batch {
 
     /// Some of its samples.
     fn part(&self, samples: Range<usize>) -> Self {
-        let Self { inputs, lengths, labels, indices, next, wait, upload, fill } = self;
+        let Self { inputs, lengths, labels, indices, next, wait, upload, handed, fill } = self;
         // The whole of a time is counted once.
         let once = |time: &Duration| if samples.start == 0 { *time } else { Duration::ZERO };
         Self {
@@ -83,6 +85,7 @@ impl Batch {
             next: *next,
             wait: once(wait),
             upload: once(upload),
+            handed: once(handed),
             fill: once(fill),
         }
     }
@@ -112,6 +115,7 @@ mod tests {
             next: Position { epoch: 1, batch: 2 },
             wait: Duration::from_secs(3),
             upload: Duration::ZERO,
+            handed: Duration::ZERO,
             fill: Duration::ZERO,
         };
         for (asked, sizes) in

@@ -95,6 +95,9 @@ pub enum LoadError {
     /// The operating system refused a thread.
     #[error("cannot start a loader thread; set `workers` to a smaller number, or to 0")]
     Thread(#[source] std::io::Error),
+    /// Whoever takes the batches was told to stop while none came.
+    #[error("stopped while no batch came")]
+    Stopped,
     /// The threads ended without a batch. It cannot happen unless a thread is killed from outside.
     #[error("the loader threads ended before batch {0} was delivered")]
     Lost(u64),

@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use firebox_core::Stream;
 
 use crate::batch::{Batch, Position};
 use crate::order::Plan;
-use crate::prefetch::Prefetch;
+use crate::prefetch::{Alarm, Prefetch};
 use crate::recycle::has_pinned;
 use crate::resident::{HeldOutResident, Place, TrainResident};
 use crate::upload::{Upload, Uploads};
@@ -32,6 +33,8 @@ pub struct TrainLoader {
     only: Option<Batch>,
     /// Threads between two epochs, with the batches that they have made of the next.
     parked: Arc<Mutex<Option<Uploads>>>,
+    /// Where threads say that they failed, and where it is heard.
+    alarm: (Sender<String>, Receiver<String>),
 }
 
 impl TrainLoader {
@@ -51,8 +54,18 @@ impl TrainLoader {
         check_pin(&config, &device)?;
         let plan = Arc::new(Plan::shuffled(source.as_ref(), config));
         let parked = Arc::default();
-        let masking = Masking::default();
-        Ok(Self { source, resident: None, config, device, plan, masking, only: None, parked })
+        let (masking, alarm) = (Masking::default(), unbounded());
+        Ok(Self {
+            source,
+            resident: None,
+            config,
+            device,
+            plan,
+            masking,
+            only: None,
+            parked,
+            alarm,
+        })
     }
 
     /// A loader of samples that stay on the device, or in memory. Its batches are those that a
@@ -103,7 +116,7 @@ impl TrainLoader {
         let parked = Some(Arc::clone(&self.parked));
         let stream = Stream::new(self.config.seed, "masking").substream(position.epoch);
         let masking = self.masking.is_on().then_some((self.masking, stream));
-        Batches { state, parked, end, masking, device: self.device.clone() }
+        Batches { state, parked, end, masking, waited: Duration::ZERO, device: self.device.clone() }
     }
 
     /// Threads that begin at a position: those that wait there, or new ones.
@@ -114,7 +127,8 @@ impl TrainLoader {
         }
         let source: Arc<dyn Source> = Arc::clone(&self.source) as Arc<dyn Source>;
         let end = Position { epoch: position.epoch, batch: self.batches_per_epoch() };
-        uploads(source, &self.plan, [position, end], true, (&self.config, &self.device))
+        let alarm = Some(self.alarm.0.clone());
+        uploads(source, &self.plan, [position, end], true, (&self.config, &self.device), alarm)
     }
 
     /// Batches of an epoch, partial ones included: the same number in every epoch.
@@ -130,6 +144,12 @@ impl TrainLoader {
     /// Where the samples come from.
     pub fn source(&self) -> &Arc<dyn TrainSource> {
         &self.source
+    }
+
+    /// What threads say at once that cannot fill a batch, with its causes: whoever computes with the batch before for long
+    /// need not wait to hear of it until it asks for the next.
+    pub fn failures(&self) -> Receiver<String> {
+        self.alarm.1.clone()
     }
 
     /// Whether the samples lie on the device.
@@ -206,10 +226,11 @@ impl HeldOutLoader {
             None => {
                 let (source, ends) = (Arc::clone(&self.source), [Position::START, end]);
                 let to = (&self.config, &self.device);
-                State::running(uploads(source, &self.plan, ends, false, to))
+                State::running(uploads(source, &self.plan, ends, false, to, None))
             }
         };
-        Batches { state, parked: None, end, masking: None, device: self.device.clone() }
+        let waited = Duration::ZERO;
+        Batches { state, parked: None, end, masking: None, waited, device: self.device.clone() }
     }
 
     /// Number of batches.
@@ -240,6 +261,7 @@ fn uploads(
     ends: [Position; 2],
     endless: bool,
     (config, device): (&LoaderConfig, &Device),
+    alarm: Option<Alarm>,
 ) -> Result<Uploads, LoadError> {
     let [time, channel] = source.shape();
     // A batch by tokens has as many steps, padding included, whatever it holds.
@@ -248,7 +270,8 @@ fn uploads(
         tokens => tokens,
     };
     let upload = Upload::new(device.clone(), channel, steps.saturating_mul(channel), config);
-    let prefetch = Prefetch::start(source, Arc::clone(plan), ends, endless, config, device)?;
+    let plan = Arc::clone(plan);
+    let prefetch = Prefetch::start(source, plan, ends, endless, config, device, alarm)?;
     Uploads::start(prefetch, upload, config.upload_ahead)
 }
 
@@ -264,6 +287,8 @@ pub struct Batches {
     /// After the last batch.
     end: Position,
     masking: Option<(Masking, Stream)>,
+    /// Time that was waited for the next batch already.
+    waited: Duration,
     device: Device,
 }
 
@@ -326,8 +351,26 @@ impl Iterator for Batches {
 }
 
 impl Batches {
+    /// Whether the next batch, or what is to be said instead of it, is there, or would be made by the caller. Waits for it
+    /// no longer than this, which counts as waiting for that batch: for callers who must not stand still for ever.
+    pub fn is_ready_within(&mut self, time: Duration) -> bool {
+        let start = Instant::now();
+        let ready = match &mut self.state {
+            State::Running(uploads) => uploads.is_ready_within(time),
+            State::Resident(..) | State::Same(..) | State::Failed(_) => true,
+        };
+        self.waited += start.elapsed();
+        ready
+    }
+
     /// The next batch before anything is hidden of it.
     fn plain(&mut self) -> Option<Result<Batch, LoadError>> {
+        let waited = std::mem::take(&mut self.waited);
+        let batch = self.delivered()?;
+        Some(batch.map(|batch| Batch { wait: batch.wait + waited, ..batch }))
+    }
+
+    fn delivered(&mut self) -> Option<Result<Batch, LoadError>> {
         let start = Instant::now();
         if let State::Failed(error) = &mut self.state {
             return error.take().map(Err);
@@ -355,14 +398,15 @@ impl Batches {
                     next,
                     wait: start.elapsed(),
                     upload: start.elapsed(),
+                    handed: Duration::ZERO,
                     fill: Duration::ZERO,
                 }))
             }
             State::Same(batch, plan, position) => {
                 *position = plan.after(*position);
                 let (next, wait) = (*position, start.elapsed());
-                let (upload, fill) = (Duration::ZERO, Duration::ZERO);
-                Some(Ok(Batch { next, wait, upload, fill, ..Batch::clone(batch) }))
+                let [upload, handed, fill] = [Duration::ZERO; 3];
+                Some(Ok(Batch { next, wait, upload, handed, fill, ..Batch::clone(batch) }))
             }
             State::Failed(_) => None,
         }

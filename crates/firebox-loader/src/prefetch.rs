@@ -5,6 +5,8 @@
 //! would stand still takes a job, too, unless samples may take long.
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +24,8 @@ use crate::{LoadError, LoaderConfig, Position, Source};
 /// Time after which a failure is told before its turn. Until then the batches before it are
 /// delivered, so that short runs fail at the same step every time.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
-/// Time that threads have to end after a failure. With [`PATIENCE`] it is below the second within which a failure ends a run.
-const LEAVING: Duration = Duration::from_millis(500);
+/// Time that threads have to end. With [`PATIENCE`] it is below the second within which a failure ends a run.
+pub(crate) const LEAVING: Duration = Duration::from_millis(500);
 
 /// Batches in order, filled here or by threads.
 pub(crate) struct Prefetch {
@@ -44,7 +46,11 @@ struct Filler {
     plan: Arc<Plan>,
     buffers: Buffers,
     stop: Arc<AtomicBool>,
+    alarm: Option<Alarm>,
 }
+
+/// Where a thread says at once why it has no batch, whenever its turn comes.
+pub(crate) type Alarm = Sender<String>;
 
 /// A batch, and when it was done.
 struct Done {
@@ -82,6 +88,7 @@ impl Prefetch {
         endless: bool,
         config: &LoaderConfig,
         device: &Device,
+        alarm: Option<Alarm>,
     ) -> Result<Self, LoadError> {
         let &LoaderConfig { workers, prefetch: ahead, upload_ahead, pin, .. } = config;
         let stop = Arc::new(AtomicBool::new(false));
@@ -95,7 +102,7 @@ impl Prefetch {
         // pinned memory a batch later.
         let most = ahead.max(workers) + 2 + upload_ahead + usize::from(pin);
         let buffers = if pin { Buffers::pinned(most, device.clone()) } else { Buffers::new(most) };
-        let filler = Filler { source, plan, buffers, stop };
+        let filler = Filler { source, plan, buffers, stop, alarm };
         let mut prefetch = Self { filler, next: start, next_job: start, end, threads: None };
         if workers > 0 {
             prefetch.spawn(workers)?;
@@ -163,7 +170,7 @@ impl Prefetch {
     /// A failure that is old enough to be told before its turn.
     pub(crate) fn failure(&mut self) -> Option<LoadError> {
         let error = self.threads.as_mut()?.failure()?;
-        self.finish(Some(LEAVING));
+        self.finish();
         Some(error)
     }
 
@@ -179,7 +186,7 @@ impl Prefetch {
         }
         let filled = match &mut self.threads {
             None => {
-                let Filler { source, plan, buffers, stop } = &self.filler;
+                let Filler { source, plan, buffers, stop, .. } = &self.filler;
                 fill(source.as_ref(), plan, buffers, self.next, stop)?
             }
             Some(threads) => threads.take(self.next, &self.filler),
@@ -187,28 +194,28 @@ impl Prefetch {
         self.next = self.filler.plan.after(self.next);
         match &filled {
             Ok(_) => self.give_job(),
-            Err(_) => self.finish(Some(LEAVING)),
+            Err(_) => self.finish(),
         }
         Some(filled)
     }
 
-    /// Stops and waits for the threads: as long as each needs for the samples at hand, and after a failure no longer
-    /// than this. One that still waits then, as for a disk that does not answer, is left behind with what it holds.
-    fn finish(&mut self, at_most: Option<Duration>) {
+    /// Whether the next batch, or what is to be said instead of it, is there or would be made by the caller. Waits for it
+    /// no longer than this.
+    pub(crate) fn is_ready_within(&mut self, time: Duration) -> bool {
+        let (next, quick) = (self.next, self.filler.is_quick());
+        self.threads.as_mut().is_none_or(|threads| threads.is_ready_within(next, quick, time))
+    }
+
+    /// Stops and waits for the threads, as long as each needs for the samples at hand, but no longer than [`LEAVING`].
+    /// One that still waits then, as for a disk that does not answer, is left behind with what it holds.
+    fn finish(&mut self) {
         self.end = Some(Position::START);
         self.filler.stop.store(true, Ordering::Relaxed);
         if let Some(mut threads) = self.threads.take() {
             threads.jobs = None;
-            let until = at_most.map(|time| Instant::now() + time);
+            let until = Instant::now() + LEAVING;
             for handle in threads.handles {
-                while until.is_some_and(|until| Instant::now() < until) && !handle.is_finished() {
-                    thread::sleep(Duration::from_micros(200));
-                }
-                if until.is_some() && !handle.is_finished() {
-                    continue;
-                }
-                // Threads catch every panic; there is nobody left to tell of another.
-                let _ = handle.join();
+                join_until(handle, until);
             }
         }
     }
@@ -216,15 +223,33 @@ impl Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        self.finish(None);
+        self.finish();
     }
+}
+
+/// An error with its causes.
+fn with_causes(error: &LoadError) -> String {
+    let causes = iter::successors(error.source(), |error| (*error).source());
+    causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))
+}
+
+/// Waits for a thread to end, until this moment. Threads of a loader catch every panic; there is nobody left to tell of
+/// another.
+pub(crate) fn join_until(thread: JoinHandle<()>, until: Instant) {
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            return;
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    let _ = thread.join();
 }
 
 impl Filler {
     /// The batch at a position; none if it was stopped meanwhile. A panic is its error, because a batch
     /// that is never delivered would be waited for without end.
     fn fill(&self, position: Position) -> Option<Done> {
-        let Self { source, plan, buffers, stop } = self;
+        let Self { source, plan, buffers, stop, alarm } = self;
         let work = || fill(source.as_ref(), plan, buffers, position, stop);
         let filled = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(filled) => filled?,
@@ -233,6 +258,10 @@ impl Filler {
                 Err(LoadError::Worker { batch: position.batch, message })
             }
         };
+        if let (Err(error), Some(alarm)) = (&filled, alarm) {
+            // Nobody may be left to be told.
+            let _ = alarm.send(with_causes(error));
+        }
         Some(Done { position, at: Instant::now(), filled })
     }
 
@@ -273,12 +302,34 @@ impl Threads {
         }
     }
 
-    /// The failure, if it has waited for long enough.
-    fn failure(&mut self) -> Option<LoadError> {
-        // Whatever has come meanwhile, so that no failure lies unseen behind a batch.
+    /// Whether the batch at a position, or what is to be said instead of it, comes within this time, or whoever asks for it
+    /// fills one itself.
+    fn is_ready_within(&mut self, position: Position, quick: bool, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            self.collect();
+            let told = self.failed.is_some() || self.waiting.contains_key(&position);
+            if told || (quick && !self.todo.is_empty()) {
+                return true;
+            }
+            match self.results.recv_deadline(until) {
+                Ok(done) => self.keep(done),
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => return true,
+            }
+        }
+    }
+
+    /// Whatever has come meanwhile, so that no failure lies unseen behind a batch.
+    fn collect(&mut self) {
         while let Ok(done) = self.results.try_recv() {
             self.keep(done);
         }
+    }
+
+    /// The failure, if it has waited for long enough.
+    fn failure(&mut self) -> Option<LoadError> {
+        self.collect();
         let (failed, _) = self.failed.filter(|(_, at)| at.elapsed() >= PATIENCE)?;
         self.waiting.remove(&failed)?.err()
     }

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 use burn_std::stream::{Stream, StreamId};
-use crossbeam_channel::{Receiver, SendTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
 use crate::fill::Filled;
-use crate::prefetch::{PATIENCE, Prefetch};
+use crate::prefetch::{LEAVING, PATIENCE, Prefetch, join_until};
 use crate::recycle::Buffers;
 use crate::{Batch, LoadError, LoaderConfig, Position};
 
@@ -98,7 +98,7 @@ impl Upload {
             let _ = self.device.flush();
         }
         let (wait, upload) = (Duration::ZERO, ready.elapsed());
-        Batch { inputs, lengths, labels, indices, next, wait, upload, fill: took }
+        Batch { inputs, lengths, labels, indices, next, wait, upload, handed: upload, fill: took }
     }
 }
 
@@ -124,6 +124,15 @@ impl Uploads {
         }
     }
 
+    /// Whether the next batch, or what is to be said instead of it, is there or would be made by the caller. Waits for it
+    /// no longer than this.
+    pub(crate) fn is_ready_within(&mut self, time: Duration) -> bool {
+        match self {
+            Self::Here(prefetch, _) => prefetch.is_ready_within(time),
+            Self::Ahead(uploader) => uploader.is_ready_within(time),
+        }
+    }
+
     /// The next batch. After an error there is none.
     pub(crate) fn next(&mut self) -> Option<Result<Batch, LoadError>> {
         let start = Instant::now();
@@ -138,6 +147,8 @@ impl Uploads {
 /// A thread that hands batches over.
 pub(crate) struct Uploader {
     ready: Receiver<Made>,
+    /// What has come of it before it was asked for.
+    come: Option<Made>,
     /// What is told before its turn.
     failed: Arc<Mutex<Option<LoadError>>>,
     /// The next batch to be delivered.
@@ -170,7 +181,22 @@ impl Uploader {
         };
         let thread = thread::Builder::new().name("firebox-upload".to_owned());
         let handle = Some(thread.spawn(work).map_err(LoadError::Thread)?);
-        Ok(Self { ready, failed, next, stop, handle })
+        Ok(Self { ready, come: None, failed, next, stop, handle })
+    }
+
+    fn is_ready_within(&mut self, time: Duration) -> bool {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if failed || self.come.is_some() {
+            return true;
+        }
+        match self.ready.recv_timeout(time) {
+            Ok(made) => {
+                self.come = Some(made);
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => true,
+        }
     }
 
     fn next(&mut self) -> Option<Result<Batch, LoadError>> {
@@ -178,7 +204,7 @@ impl Uploader {
         if let Some(error) = failed() {
             return Some(Err(error));
         }
-        match self.ready.recv() {
+        match self.come.take().map_or_else(|| self.ready.recv(), Ok) {
             Ok(Made::Batch(batch)) => {
                 self.next = batch.next;
                 Some(Ok(*batch))
@@ -196,8 +222,7 @@ impl Drop for Uploader {
         // The thread finds out at its next batch that nobody takes it.
         self.ready = crossbeam_channel::never();
         if let Some(handle) = self.handle.take() {
-            // It catches every panic; there is nobody left to tell of another.
-            let _ = handle.join();
+            join_until(handle, Instant::now() + 2 * LEAVING);
         }
     }
 }

@@ -811,3 +811,63 @@ fn masking_is_part_of_the_batch_wherever_it_comes_from() {
     }
     assert!(hidden > 1000, "{hidden}");
 }
+
+#[test]
+fn waiting_for_a_batch_can_be_given_up_and_counts_for_it() {
+    for upload_ahead in [0, 2] {
+        let source = Slow { reads: Arc::default(), fails_at: 50, dies_at: 1000 };
+        let loader = loader(source, LoaderConfig { upload_ahead, ..config() });
+        let mut batches = loader.epoch(Position::START);
+        let mut taken = 0;
+        loop {
+            let patience = Instant::now();
+            while !batches.is_ready_within(Duration::from_millis(5)) {
+                assert!(patience.elapsed() < Duration::from_secs(30), "nothing comes");
+            }
+            match batches.next() {
+                Some(Ok(_)) => taken += 1,
+                Some(Err(error)) => {
+                    assert!(error.to_string().contains("sample 50"), "{error}");
+                    break;
+                }
+                None => panic!("a sample cannot be read"),
+            }
+        }
+        assert!(taken < 6, "{taken}");
+        assert!(batches.is_ready_within(Duration::ZERO) && batches.next().is_none());
+        // Before its turn, and with its cause.
+        let said = loader.failures().try_recv().unwrap();
+        assert_eq!(said, "sample 50 cannot be read: the disk has gone");
+    }
+    // Samples that take 40 ms each: a batch is not there at once, and what was waited is told with it.
+    let source = Leisurely(Duration::from_millis(40));
+    let config = LoaderConfig { batch_size: 2, workers: 1, ..config() };
+    let held_out = HeldOutLoader::new(Arc::new(source), config, Device::default()).unwrap();
+    let mut batches = held_out.batches();
+    assert!(!batches.is_ready_within(Duration::from_millis(1)));
+    while !batches.is_ready_within(Duration::from_millis(10)) {}
+    let batch = batches.next().unwrap().unwrap();
+    assert!(batch.wait >= Duration::from_millis(60), "{:?}", batch.wait);
+}
+
+/// Eight samples, each of which takes its time.
+struct Leisurely(Duration);
+
+impl Source for Leisurely {
+    fn len(&self) -> usize {
+        8
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [1, 1]
+    }
+
+    fn read(&self, _: usize, _: &mut [f32]) -> Result<Sample, LoadError> {
+        std::thread::sleep(self.0);
+        Ok(Sample { length: 1, label: None })
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}

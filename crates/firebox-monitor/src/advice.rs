@@ -9,7 +9,7 @@ mod trainings;
 use self::learning::{divergence, overflows, plateau, skipped, still_falling};
 use crate::text::{bytes, duration, percent, significant};
 use crate::times::StepTimes;
-use crate::usage::{MAJOR_FAULTS, MEMORY_IN_USE, Usage};
+use crate::usage::{MAJOR_FAULTS, MEMORY_IN_USE, Shares, Usage};
 
 pub use self::trainings::{Training, advice_on_trainings, timings_of_trainings};
 
@@ -92,6 +92,8 @@ pub struct Settings {
     pub workers: usize,
     /// Batches made ahead.
     pub prefetch: usize,
+    /// Whether batches are filled in pinned memory.
+    pub pins: bool,
     /// Whether the samples could lie in memory and do not: they are no versions that are drawn anew.
     pub may_lie_in_memory: bool,
     /// Samples of a block and of a window of `loader.shuffle.blocks` that would suit a set in mapped files, where it is
@@ -141,6 +143,7 @@ pub fn advice(usage: &Usage, settings: &Settings) -> Vec<Advice> {
     }
     let found = [
         starvation(usage, settings),
+        uploads(usage, settings),
         padding(settings),
         saves(usage, settings),
         memory(usage, settings),
@@ -176,9 +179,9 @@ fn some(finding: String, setting: String) -> Option<Advice> {
 }
 
 fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
-    let share = usage.shares().data;
+    let Shares { seconds, data: share, .. } = usage.shares();
     let steps = usage.steps.len() as f64;
-    let mean = usage.steps.iter().map(|step| step.data_milliseconds).sum::<f64>() / steps;
+    let mean = share * seconds * 1e3 / steps;
     let of = usage.steps.iter().map(|step| step.milliseconds).sum::<f64>() / steps;
     if share < WAITING {
         return None;
@@ -191,6 +194,15 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     );
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let times = StepTimes::sum(&usage.times);
+    if times.is_some_and(|times| times.is_held_up_by_handing(settings.workers)) {
+        let pin = if settings.pins { "" } else { "`loader.pin` to true, " };
+        return some(
+            format!(
+                "{said}; a thread hands one to the device in longer than a step takes, so that neither more threads nor more batches ahead would change it"
+            ),
+            format!("{pin}`loader.resident` to \"device\", if the data fit there"),
+        );
+    }
     let more = |times: StepTimes| times.workers(settings.workers, threads, !settings.on_gpu);
     if let Some((workers, gain)) = times.and_then(more) {
         let now = settings.workers;
@@ -231,6 +243,30 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
             some(said, format!("`loader.workers` from {now} to {more}, {prefetch}"))
         }
     }
+}
+
+/// Batches that are handed to the device, or gathered and drawn there, within the steps.
+fn uploads(usage: &Usage, settings: &Settings) -> Option<Advice> {
+    let times = StepTimes::sum(&usage.times)?;
+    let share = times.upload / times.seconds();
+    if share < WAITING {
+        return None;
+    }
+    let said = format!("{} of the time of steps went by", percent(share));
+    if !times.fills() {
+        return some(
+            format!("{said} gathering batches on the device, and drawing their versions there, if they have any"),
+            match settings.on_gpu {
+                true => String::new(),
+                false => "`loader.resident` to \"stream\": threads of the loader then do it beside the steps".to_owned(),
+            },
+        );
+    }
+    let ahead = "`loader.upload_ahead` to 2: a thread then does it beside the steps";
+    some(
+        format!("{said} handing batches to the device"),
+        if settings.on_gpu { ahead.to_owned() } else { String::new() },
+    )
 }
 
 fn padding(settings: &Settings) -> Option<Advice> {

@@ -11,6 +11,8 @@ pub(crate) struct StepTimes {
     pub(crate) steps: u64,
     pub(crate) waiting: f64,
     pub(crate) upload: f64,
+    /// Handing batches to the device, by whichever thread.
+    handing: f64,
     pub(crate) filling: f64,
     computing: f64,
     reading_back: f64,
@@ -24,12 +26,30 @@ impl StepTimes {
     /// The times that an event tells, if it tells any.
     pub(crate) fn of(step: u64, event: &Event) -> Option<Self> {
         let &Event::Times {
-            steps, waiting, upload, filling, computing, reading_back, other, ..
+            steps,
+            waiting,
+            upload,
+            handing,
+            filling,
+            computing,
+            reading_back,
+            other,
+            ..
         } = event
         else {
             return None;
         };
-        Some(Self { step, steps, waiting, upload, filling, computing, reading_back, other })
+        Some(Self {
+            step,
+            steps,
+            waiting,
+            upload,
+            handing,
+            filling,
+            computing,
+            reading_back,
+            other,
+        })
     }
 
     /// All of them together; none if there is no step.
@@ -39,6 +59,7 @@ impl StepTimes {
             steps: a.steps + b.steps,
             waiting: a.waiting + b.waiting,
             upload: a.upload + b.upload,
+            handing: a.handing + b.handing,
             filling: a.filling + b.filling,
             computing: a.computing + b.computing,
             reading_back: a.reading_back + b.reading_back,
@@ -62,7 +83,21 @@ impl StepTimes {
         self.waiting / self.seconds()
     }
 
-    /// The parts of a step, as shares of it. Waiting is told elsewhere, with the upload.
+    /// Of the time that steps stood still for batches, the share until they were filled: the rest went by handing them
+    /// to the device.
+    pub(crate) fn waiting_of_data(&self) -> f64 {
+        let data = self.waiting + self.upload;
+        if data > 0.0 { self.waiting / data } else { 1.0 }
+    }
+
+    /// Whether a thread hands batches to the device beside the steps, and that takes longer than all else: so that neither
+    /// more threads that fill nor more batches ahead would change anything.
+    pub(crate) fn is_held_up_by_handing(&self, workers: usize) -> bool {
+        let ahead = self.handing - self.upload;
+        ahead > self.without_waiting() && ahead > self.filling / workers.max(1) as f64
+    }
+
+    /// The parts of a step, as shares of it. Waiting is told elsewhere.
     pub(crate) fn shares(&self) -> [(&'static str, f64); 4] {
         let all = self.seconds();
         [

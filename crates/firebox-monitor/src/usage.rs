@@ -121,7 +121,7 @@ pub struct Utilisation {
 pub(crate) struct Shares {
     /// Seconds in all.
     pub(crate) seconds: f64,
-    /// Waiting for data.
+    /// Waiting for data: until batches were filled.
     pub(crate) data: f64,
     /// Standing still for a checkpoint.
     pub(crate) saves: f64,
@@ -361,6 +361,8 @@ impl Usage {
     pub(crate) fn shares(&self) -> Shares {
         let steps: f64 = self.steps.iter().map(|step| step.milliseconds).sum();
         let data: f64 = self.steps.iter().map(|step| step.data_milliseconds).sum();
+        // Steps tell it with the time in which batches were handed to the device.
+        let data = data * StepTimes::sum(&self.times).map_or(1.0, |times| times.waiting_of_data());
         let saves: f64 = self.saves.iter().map(|save| save.milliseconds).sum();
         let (mut validation, mut from) = (0.0, 0);
         for epoch in &self.epochs {

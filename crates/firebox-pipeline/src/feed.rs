@@ -62,6 +62,9 @@ impl Run<'_> {
         remade: &mut usize,
     ) -> Result<Feed, PipelineError> {
         let augment = &self.config.augment;
+        if let Some(message) = unmade(augment) {
+            self.listener.on(&Event::Warning { message });
+        }
         let source: Arc<dyn TrainSource> = match augment.mode {
             AugmentMode::Cached | AugmentMode::None => self.augment(windows, remade)?,
             AugmentMode::Online => self.augmented_online(windows)?,
@@ -273,6 +276,19 @@ pub(crate) fn effective(augment: &Augmentation) -> Cow<'_, Augmentation> {
     }
 }
 
+/// What is said of versions that are set where none are made. Only a warning: the mode may lie over a file that has its
+/// versions (`--set augment.mode=none`). The usual number may not have been written at all.
+fn unmade(augment: &Augmentation) -> Option<String> {
+    let versions = augment.versions;
+    let is_written = ![0, Augmentation::default().versions].contains(&versions);
+    (augment.mode == AugmentMode::None && is_written).then(|| {
+        format!(
+            "`augment.versions` is {versions} and does nothing, because `augment.mode` is \"none\", which makes none\n  \
+             set augment.mode = \"cached\" or \"online\" to learn from them, or take augment.versions out"
+        )
+    })
+}
+
 /// Whether a device draws the versions of pre-training's windows.
 pub(crate) fn drawn_on_device(config: &PipelineConfig, arithmetic: &str) -> bool {
     let drawn = config.augment.mode == AugmentMode::Online && config.augment.versions > 0;
@@ -387,4 +403,25 @@ fn copies(
     let files = fetch_until(stop, url, &run.cache, &RemoteConfig::from(run.fetch), listener)?;
     known().push((wanted, files.clone(), Instant::now()));
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_no_mode_makes_are_told_of() {
+        let said = |mode, versions| unmade(&Augmentation { mode, versions, ..Default::default() });
+        let told = said(AugmentMode::None, 3).unwrap();
+        assert!(told.starts_with("`augment.versions` is 3 and does nothing"), "{told}");
+        let usual = Augmentation::default().versions;
+        for (mode, versions) in [
+            (AugmentMode::None, 0),
+            (AugmentMode::None, usual),
+            (AugmentMode::Cached, 3),
+            (AugmentMode::Online, 3),
+        ] {
+            assert_eq!(said(mode, versions), None, "{mode:?} {versions}");
+        }
+    }
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use firebox_core::{
-    Fold, HeldOutWindows, Labels, Listener, Normaliser, SeriesSet, Split, SplitError, SplitRule,
-    TrainWindows, Window, split, walk_forward,
+    Fold, ForecastScaler, HeldOutWindows, Labels, Listener, Normaliser, SeriesSet, Split,
+    SplitError, SplitRule, TrainWindows, Window, split, walk_forward,
 };
 use firebox_data::{Change, DataError, Original, first_difference};
 
 use crate::feed::local;
-use crate::forecast::{channels, training_samples};
+use crate::forecast::{channels, samples};
 use crate::{Kind, PipelineConfig, PipelineError, Prepared};
 
 /// What was compared, and found equal.
@@ -173,28 +173,31 @@ impl<'a> Checking<'a> {
 
     /// Windows with the steps that their labels look at, up to a moment.
     fn compare_windows(&self, after: &Arc<SeriesSet>, moment: i64) -> Result<usize, PipelineError> {
-        let all = |set: &Arc<SeriesSet>| -> Result<Vec<Window>, PipelineError> {
-            let (config, labels) = (self.config, &self.labels);
+        let all = |set: &Arc<SeriesSet>| -> Result<Option<TrainWindows>, PipelineError> {
             let whole = SplitRule::Time { validation: 0.0, test: 0.0, gap: Some(0) };
-            let train = match split(set, &config.window.rule(), &whole, labels) {
+            match split(set, &self.config.window.rule(), &whole, &self.labels) {
                 // No series that is as long as a window.
-                Err(SplitError::TooLong { .. } | SplitError::Empty { .. }) => return Ok(vec![]),
-                split => split?.train,
-            };
-            let ends = |window: &&Window| {
-                let last = window.steps().end - 1 + labels.horizon();
-                set.series()[window.series as usize].time[last] <= moment
-            };
-            Ok(train.windows().iter().filter(ends).copied().collect())
+                Err(SplitError::TooLong { .. } | SplitError::Empty { .. }) => Ok(None),
+                split => Ok(Some(split?.train)),
+            }
         };
-        let [before, mut rest] = [all(&self.set)?, all(after)?];
+        let horizon = self.labels.horizon();
+        let ends = |set: &SeriesSet, window: &Window| {
+            let last = window.steps().end - 1 + horizon;
+            set.series()[window.series as usize].time[last] <= moment
+        };
+        let [before, rest] = [all(&self.set)?, all(after)?];
         // A series that has not begun yet has no place in the other set.
         let places: Vec<u32> =
             after.series().iter().map(|series| self.place(&series.name)).collect();
-        rest.iter_mut().for_each(|window| window.series = places[window.series as usize]);
-        let after = rest;
-        let differs = before.iter().zip(&after).find(|(before, after)| before != after);
-        if let Some((window, other)) = differs {
+        let placed = |window: &Window| Window { series: places[window.series as usize], ..*window };
+        // One by one: there may be as many as steps.
+        let own = || windows_of(before.as_ref()).iter().filter(|window| ends(&self.set, window));
+        let others = || {
+            let others = windows_of(rest.as_ref()).iter();
+            others.filter(|window| ends(after, window)).map(placed)
+        };
+        if let Some((window, other)) = own().zip(others()).find(|(own, other)| *own != other) {
             let name = &self.set.series()[window.series as usize].name;
             let what = format!(
                 "series `{name}`, window of steps {:?}: its label {:?} became {:?}",
@@ -204,11 +207,12 @@ impl<'a> Checking<'a> {
             );
             return Err(leak("window or label", moment, self.clock, &what));
         }
-        if before.len() != after.len() {
-            let what = format!("{} windows became {}", before.len(), after.len());
+        let (count, now) = (own().count(), others().count());
+        if count != now {
+            let what = format!("{count} windows became {now}");
             return Err(leak("window or label", moment, self.clock, &what));
         }
-        Ok(before.len())
+        Ok(count)
     }
 
     /// The place of a series of this name.
@@ -229,17 +233,16 @@ impl<'a> Checking<'a> {
         let Some(other) = other else {
             return Err(leak("fold", i64::MIN, false, &format!("{name} is gone")));
         };
-        let read = |split| normalised(self.config, split, self.clock);
-        let [before, after] = [read(split)?, read(other)?];
-        let found = before.iter().zip(&after).position(|(before, after)| before != after);
-        let found =
-            found.or((before.len() != after.len()).then_some(before.len().min(after.len())));
-        match found {
+        let read = |split| Normalised::of(self.config, split, self.clock);
+        let [mut before, mut after] = [read(split)?, read(other)?];
+        let (count, others) = (before.train.len(), after.train.len());
+        let differs = (0..count.min(others)).find(|at| before.window(*at).ne(after.window(*at)));
+        match differs.or((count != others).then_some(count.min(others))) {
             Some(at) => {
                 let what = format!("{name}: training window {at} comes out otherwise");
                 Err(leak("normalised value", i64::MIN, false, &what))
             }
-            None => Ok(before.len()),
+            None => Ok(count),
         }
     }
 
@@ -257,6 +260,10 @@ impl<'a> Checking<'a> {
         names.dedup();
         names
     }
+}
+
+fn windows_of(train: Option<&TrainWindows>) -> &[Window] {
+    train.map_or(&[], |train| train.windows())
 }
 
 /// The split of a pipeline, or its folds, each with a name.
@@ -289,29 +296,43 @@ fn labels(config: &PipelineConfig, set: &SeriesSet, clock: bool) -> Result<Label
     Ok(Labels::Ahead { steps: channels(&forecast, set, clock)?.0.reach() })
 }
 
-/// All that training reads of each training window: its normalised values, and what is forecast from it.
-fn normalised(
-    config: &PipelineConfig,
-    split: &Split,
-    clock: bool,
-) -> Result<Vec<Vec<u32>>, PipelineError> {
-    let train: &TrainWindows = &split.train;
-    let normaliser = Normaliser::fit(config.window.normalise, train)?;
-    let width = train.set().channels().len();
-    let bits = |window: &Window| {
-        let mut values = vec![0.0; window.length as usize * width];
-        normaliser.apply(train.set(), window, &mut values);
-        values.into_iter().map(f32::to_bits).collect()
-    };
-    let mut all: Vec<Vec<u32>> = train.windows().iter().map(bits).collect();
-    if config.pipeline == Kind::Forecast {
-        let forecast = config.forecast.clone().unwrap_or_default();
-        let (rule, _) = channels(&forecast, train.set(), clock)?;
-        for (own, more) in all.iter_mut().zip(training_samples(rule, train.set(), train)) {
-            own.extend(more.into_iter().map(f32::to_bits));
+/// All that training reads of each training window: its normalised values, and what is forecast from it. One window at a
+/// time, of which there may be as many as steps.
+struct Normalised<'a> {
+    train: &'a TrainWindows,
+    normaliser: Normaliser,
+    forecasts: Option<ForecastScaler>,
+    /// The window that was asked for last.
+    values: Vec<f32>,
+}
+
+impl<'a> Normalised<'a> {
+    fn of(config: &PipelineConfig, split: &'a Split, clock: bool) -> Result<Self, PipelineError> {
+        let train = &split.train;
+        let normaliser = Normaliser::fit(config.window.normalise, train)?;
+        let mut forecasts = None;
+        if config.pipeline == Kind::Forecast {
+            let forecast = config.forecast.clone().unwrap_or_default();
+            let (rule, _) = channels(&forecast, train.set(), clock)?;
+            forecasts = Some(ForecastScaler::fit(rule, train.set(), train));
         }
+        Ok(Self { train, normaliser, forecasts, values: vec![] })
     }
-    Ok(all)
+
+    /// The bits of a window.
+    fn window(&mut self, at: usize) -> impl Iterator<Item = u32> + use<'_, 'a> {
+        let (set, window) = (self.train.set(), &self.train.windows()[at]);
+        let own = window.length as usize * set.channels().len();
+        self.values.clear();
+        self.values.resize(own, 0.0);
+        self.normaliser.apply(set, window, &mut self.values);
+        if let Some(scaler) = &self.forecasts {
+            let samples = samples(scaler, set, std::slice::from_ref(window));
+            self.values.extend(samples.statics);
+            self.values.extend(samples.targets);
+        }
+        self.values.iter().map(|value| value.to_bits())
+    }
 }
 
 fn steps_until(set: &SeriesSet, moment: i64) -> usize {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::Labels;
+use firebox_core::{Labels, count};
 use firebox_data::Ingested;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
@@ -239,8 +239,11 @@ pub(crate) fn channel_table(ingested: &Ingested) -> Table {
         format!(" One step every {interval} ({how}).")
     });
     let note = format!(
-        "{} rows read, {} steps kept in {} series and {} runs without a gap.{interval}",
-        checks.rows, checks.steps, checks.series, checks.segments
+        "{} read, {} kept in {} series and {} without a gap.{interval}",
+        count(checks.rows, "row"),
+        count(checks.steps, "step"),
+        checks.series,
+        count(checks.segments, "run")
     );
     table("Channels", note, &["channel", "role"], rows)
 }

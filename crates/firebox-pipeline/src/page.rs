@@ -69,6 +69,8 @@ pub(crate) fn complete(
 /// This moment, as text.
 pub(crate) fn now() -> String {
     let now = time::OffsetDateTime::now_utc();
+    // A reader of a page needs no parts of a second.
+    let now = now.replace_nanosecond(0).unwrap_or(now);
     now.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
 }
 
@@ -184,6 +186,7 @@ fn settings(
         batch_size,
         workers: run.config.loader.workers,
         prefetch: run.config.loader.prefetch,
+        pins: run.config.loader.pin,
         may_lie_in_memory: may_lie_in_memory(run.config),
         blocks: run.shared.noted().blocks,
         padding: run.shared.noted().padding,

@@ -107,6 +107,7 @@ fn advised(usage: &Usage) -> (usize, f64) {
         batch_size: BATCH,
         workers: 0,
         prefetch: 4,
+        pins: false,
         may_lie_in_memory: true,
         blocks: None,
         padding: None,

@@ -198,3 +198,25 @@ fn examples_of_names_are_those_of_the_default_model() {
     }
     assert!(found >= 4, "{found} examples");
 }
+
+#[test]
+fn features_of_timeframes_are_those_that_are_made() {
+    let page = std::fs::read_to_string("../../REFERENCE.md").unwrap();
+    let (_, section) = page.split_once("### Features of timeframes").unwrap();
+    let rows = || section.lines().take_while(|line| !line.starts_with("###"));
+    let all = |row: &str| -> Vec<String> {
+        let names =
+            rows().filter(|line| line.starts_with(row)).filter_map(|line| line.split(" | ").nth(1));
+        names.flat_map(quoted).map(str::to_owned).collect()
+    };
+    let frames = firebox_data::Timeframes::default();
+    let named = |frame: &firebox_data::Interval, names: Vec<String>| {
+        names.into_iter().map(|name| format!("{frame}_{name}")).collect::<Vec<_>>()
+    };
+    let mut expected = named(&frames.base, all("| base |"));
+    for frame in &frames.higher {
+        expected.extend(named(frame, all("| each longer one |")));
+    }
+    expected.extend(all("| none |"));
+    assert_eq!(expected, frames.names());
+}

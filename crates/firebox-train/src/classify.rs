@@ -204,6 +204,7 @@ mod tests {
             next: Position::START,
             wait: Duration::ZERO,
             upload: Duration::ZERO,
+            handed: Duration::ZERO,
             fill: Duration::ZERO,
             labels,
         }

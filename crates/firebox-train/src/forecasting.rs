@@ -177,6 +177,7 @@ mod tests {
             next: Position::START,
             wait: Duration::ZERO,
             upload: Duration::ZERO,
+            handed: Duration::ZERO,
             fill: Duration::ZERO,
         };
         for (part, dropout) in [(1.0, Some(Stream::new(2, "dropout"))), (-0.5, None)] {

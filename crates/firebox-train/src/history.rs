@@ -82,6 +82,9 @@ pub struct TimesRecord {
     pub waiting: f64,
     /// Handing batches to the device.
     pub upload: f64,
+    /// The same by whichever thread, beside the steps or within them.
+    #[serde(default)]
+    pub handing: f64,
     /// Filling batches, on all threads together.
     pub filling: f64,
     /// Forward, backward and optimizer, as long as the host was busy with them.
@@ -146,8 +149,19 @@ impl EpochRecord {
 impl TimesRecord {
     /// What a listener is told of it.
     pub(crate) fn event(&self) -> Event {
-        let Self { step, steps, waiting, upload, filling, computing, reading_back, other } = *self;
-        Event::Times { step, steps, waiting, upload, filling, computing, reading_back, other }
+        let Self { step, steps, waiting, upload, handing, filling, computing, reading_back, other } =
+            *self;
+        Event::Times {
+            step,
+            steps,
+            waiting,
+            upload,
+            handing,
+            filling,
+            computing,
+            reading_back,
+            other,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) struct Times {
     all: Duration,
     waiting: Duration,
     upload: Duration,
+    handing: Duration,
     filling: Duration,
     /// Forward, backward and optimizer, as long as the host is busy with them.
     pub(crate) computing: Duration,
@@ -24,6 +25,7 @@ impl Times {
     pub(crate) fn batch(&mut self, batch: &Batch) {
         self.waiting += batch.wait.saturating_sub(batch.upload);
         self.upload += batch.upload;
+        self.handing += batch.handed;
         self.filling += batch.fill;
     }
 
@@ -34,7 +36,7 @@ impl Times {
 
     /// What is to be told, after which it begins anew. None without a step.
     pub(crate) fn take(&mut self, step: u64) -> Option<TimesRecord> {
-        let Self { steps, all, waiting, upload, filling, computing, reading_back } =
+        let Self { steps, all, waiting, upload, handing, filling, computing, reading_back } =
             std::mem::take(self);
         let known = waiting + upload + computing + reading_back;
         (steps > 0).then(|| TimesRecord {
@@ -42,6 +44,7 @@ impl Times {
             steps,
             waiting: waiting.as_secs_f64(),
             upload: upload.as_secs_f64(),
+            handing: handing.as_secs_f64(),
             filling: filling.as_secs_f64(),
             computing: computing.as_secs_f64(),
             reading_back: reading_back.as_secs_f64(),

@@ -5,13 +5,15 @@
 //! one that was never stopped.
 
 use std::sync::atomic::Ordering;
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use firebox_core::{Event, Request, Stream};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
+use firebox_core::{Event, Listener, Request, Stream};
 use firebox_kernels::{KeptWeights, release_buffers};
-use firebox_loader::{Batch, Batches, HeldOutLoader, Position};
+use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position};
 use firebox_models::Loss;
 use tracing::info_span;
 
@@ -73,7 +75,17 @@ where
     let start = Instant::now();
     let (outcome, saves) = std::thread::scope(|scope| {
         let mut saver = Saver::start(scope, writer);
-        let outcome = session.run(objective, data, &mut saver)?;
+        // Dropped with this part of the program, however it ends.
+        let _told = tell_failures(scope, data.train.failures(), run.listener);
+        let outcome = match session.run(objective, data, &mut saver) {
+            Err(TrainError::Load(LoadError::Stopped)) => session.interrupt(&mut saver)?,
+            // What was learnt is kept; what is wrong with the data is told, whatever is wrong with the disk.
+            Err(error @ TrainError::Load(_)) => {
+                session.keep(&mut saver);
+                return Err(error);
+            }
+            outcome => outcome?,
+        };
         session.begin_saving();
         saver.wait()?;
         session.watch.end();
@@ -126,6 +138,34 @@ use reading::{Numbers, read};
 
 /// Time between two looks whether a pause is over.
 const PAUSED: Duration = Duration::from_millis(20);
+/// Time between two looks whether to stop while no batch comes.
+const LOOK: Duration = Duration::from_millis(100);
+/// Time without a batch after which that is said.
+const SILENT: Duration = Duration::from_secs(30);
+/// Time for a failure of a loader's thread to end the run by itself, in which case it is not told twice.
+const ENDING: Duration = Duration::from_millis(600);
+
+/// Tells of a failure of the loader's threads within a second, where a step takes longer: the run ends with that step.
+/// Ends when what it returns is dropped.
+fn tell_failures<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    failures: Receiver<String>,
+    listener: &'scope dyn Listener,
+) -> Sender<()> {
+    let (running, ended) = bounded(0);
+    scope.spawn(move || {
+        let message = select! {
+            recv(failures) -> message => message,
+            recv(ended) -> _ => return,
+        };
+        let still_running = ended.recv_timeout(ENDING) == Err(RecvTimeoutError::Timeout);
+        if let (Ok(message), true) = (message, still_running) {
+            let message = format!("the run ends after the step in hand: {message}");
+            listener.on(&Event::Warning { message });
+        }
+    });
+    running
+}
 
 /// A run in progress.
 struct Session<'a, M> {
@@ -326,7 +366,7 @@ impl<M: Module> Session<'_, M> {
         let (mut gradients, mut first, mut losses) = (Gradients::default(), None, vec![]);
         let (mut samples, mut wait, mut kinds) = (0, Duration::ZERO, vec![]);
         for micro in 0..group {
-            let next = info_span!("wait for data").in_scope(|| loader.next());
+            let next = info_span!("wait for data").in_scope(|| self.next_batch(loader));
             let batch = next.ok_or(TrainError::Short { epoch: self.state.position.epoch })??;
             check_batch(&batch)?;
             samples += batch.indices.len() as u64;
@@ -390,6 +430,25 @@ impl<M: Module> Session<'_, M> {
         let batches = group;
         let largest = largest.unwrap_or(0);
         Ok(Step { losses, gradients, factor, numbers, weight, samples, batches, wait, largest })
+    }
+
+    /// The next batch. While none comes, a stop is heeded, and after some time it is said.
+    fn next_batch(&self, batches: &mut Batches) -> Option<Result<Batch, LoadError>> {
+        let mut still = Some(Instant::now() + SILENT);
+        while !batches.is_ready_within(LOOK) {
+            if self.run.stop.load(Ordering::Relaxed) {
+                return Some(Err(LoadError::Stopped));
+            }
+            if still.is_some_and(|still| Instant::now() >= still) {
+                still = None;
+                let message = format!(
+                    "no batch has come for {} s: what it is read from may not answer",
+                    SILENT.as_secs()
+                );
+                self.run.listener.on(&Event::Warning { message });
+            }
+        }
+        batches.next()
     }
 
     /// Takes the step if it is finite, and writes it down; or leaves both to the device.
@@ -544,7 +603,8 @@ impl<M: Module> Session<'_, M> {
         }
         let mut mean = Mean::default();
         let weights = KeptWeights::new();
-        for batch in loader.batches() {
+        let mut batches = loader.batches();
+        while let Some(batch) = self.next_batch(&mut batches) {
             if self.run.stop.load(Ordering::Relaxed) {
                 return Ok(None);
             }

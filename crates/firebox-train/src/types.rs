@@ -76,6 +76,7 @@ mod tests {
             next: Position { epoch: 0, batch: 1 },
             wait: Duration::ZERO,
             upload: Duration::ZERO,
+            handed: Duration::ZERO,
             fill: Duration::ZERO,
         };
         check_batch(&of(DType::F32)).unwrap();

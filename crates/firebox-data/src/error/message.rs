@@ -12,6 +12,11 @@ pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) 
     firebox_core::nearest(name, names).map(str::to_owned)
 }
 
+/// Who asks for a column: a key of `[data.columns]`, or a trained model.
+pub(super) fn named_by(key: Option<&str>) -> String {
+    key.map_or_else(|| "the model reads".to_owned(), |key| format!("`data.columns.{key}` names"))
+}
+
 /// A name that may have been meant, if there is one.
 pub(super) struct Hint<'a> {
     words: &'static str,

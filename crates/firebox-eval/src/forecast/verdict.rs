@@ -11,16 +11,22 @@ use crate::{Estimate, Outcome, Verdict};
 pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
     let independent = evaluation.windows / evaluation.block.max(1);
     let reach = reach(evaluation);
-    if independent < FEWEST_WINDOWS {
-        let sentence = format!(
-            "Nothing is claimed: {} test windows that overlap in blocks of {} are as good as {independent} independent ones, and {FEWEST_WINDOWS} are needed; {reach}.",
-            evaluation.windows, evaluation.block
-        );
+    let few = (independent < FEWEST_WINDOWS).then(|| {
+        format!(
+            "{} that overlap in blocks of {} are as good as {}, and {FEWEST_WINDOWS} are needed",
+            count(evaluation.windows, "test window"),
+            evaluation.block,
+            count(independent, "independent one")
+        )
+    });
+    let (worse, open) = (worse(evaluation), unclear(evaluation));
+    // A baseline that is better is told of however few there are.
+    if let Some(few) = few.as_ref().filter(|_| worse.is_empty()) {
+        let sentence = format!("Nothing is claimed: {few}; {reach}.");
         return Verdict { outcome: Outcome::TooFewWindows, sentence };
     }
     let baselines: Vec<String> =
         evaluation.baselines().iter().map(|one| format!("the {}", one.name())).collect();
-    let (worse, open) = (worse(evaluation), unclear(evaluation));
     // What the mean over all outputs leaves out has to be won by itself.
     let left_out = if evaluation.one_target() { vec![] } else { evaluation.unscaled() };
     let all_left_out = left_out.len() == evaluation.outputs.len();
@@ -53,7 +59,8 @@ pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
         losses.push(format!("{} its gain is not above zero", together.trim_start()));
     }
     let losses = losses.join("; ");
-    let sentence = format!("The model does not beat every baseline: {losses}; {reach}.");
+    let few = few.map_or_else(String::new, |few| format!("; {few} for a claim that it is better"));
+    let sentence = format!("The model does not beat every baseline: {losses}; {reach}{few}.");
     Verdict { outcome: Outcome::DoesNotBeat, sentence }
 }
 

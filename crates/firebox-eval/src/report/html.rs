@@ -196,7 +196,7 @@ fn tone(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Beats => "good",
         Outcome::DoesNotBeat => "bad",
-        Outcome::TooFewWindows | Outcome::NoLabels => "open",
+        Outcome::TooFewWindows | Outcome::NoLabels | Outcome::NotMeasured => "open",
     }
 }
 
@@ -206,6 +206,7 @@ fn label(outcome: Outcome) -> &'static str {
         Outcome::DoesNotBeat => "Does not beat its baselines",
         Outcome::TooFewWindows => "Too few test windows",
         Outcome::NoLabels => "No labels",
+        Outcome::NotMeasured => "Not measured",
     }
 }
 

@@ -10,6 +10,7 @@ fn settings() -> Settings {
         batch_size: 64,
         workers: 1,
         prefetch: 2,
+        pins: false,
         may_lie_in_memory: true,
         blocks: None,
         padding: None,
@@ -106,6 +107,7 @@ fn each_finding_has_its_figure_and_its_setting() {
         steps: 1,
         waiting: 0.05,
         upload: 0.0,
+        handing: 0.0,
         filling: 0.05,
         computing: 0.05,
         reading_back: 0.0,
@@ -116,6 +118,39 @@ fn each_finding_has_its_figure_and_its_setting() {
         &[step(1, 100.0, 50.0, 1.0), times.clone()],
         &alone,
         &["50.0 % of the time", "`loader.workers` of 1 would give about 2", "workers` from 0 to 1"],
+    );
+    // A thread that hands batches over beside the steps takes longer than these and than what fills.
+    let handed = |upload, handing, waiting, filling| Event::Times {
+        step: 1,
+        steps: 1,
+        waiting,
+        upload,
+        handing,
+        filling,
+        computing: 0.02,
+        reading_back: 0.02,
+        other: 0.0,
+    };
+    let gpu = || Settings { on_gpu: true, ..settings() };
+    let held_up = [step(1, 100.0, 60.0, 1.0), handed(0.0, 0.1, 0.06, 0.03)];
+    check(
+        &held_up,
+        &gpu(),
+        &["60.0 of 100 ms", "in longer than a step takes", "`loader.pin` to true"],
+    );
+    let said = lines(&held_up, &Settings { pins: true, ..gpu() }).join(" ");
+    assert!(!said.contains("pin` to true") && !said.contains("prefetch"), "{said}");
+    // Within the steps, it is no waiting.
+    let within = [step(1, 100.0, 60.0, 1.0), handed(0.06, 0.06, 0.0, 0.03)];
+    check(&within, &gpu(), &["60.0 % of the time of steps went by handing", "upload_ahead` to 2"]);
+    let said = lines(&within, &gpu()).join(" ");
+    assert!(!said.contains("waiting for data"), "{said}");
+    // Nothing is filled where samples lie on the device, or are drawn there.
+    let drawn = [step(1, 100.0, 60.0, 1.0), handed(0.06, 0.0, 0.0, 0.0)];
+    check(
+        &drawn,
+        &settings(),
+        &["drawing their versions there", "`loader.resident` to \"stream\""],
     );
     let all = Settings { workers: 1 << 20, may_lie_in_memory: false, ..settings() };
     let found = lines(&[step(1, 100.0, 50.0, 1.0), times], &all);
@@ -325,6 +360,7 @@ fn findings_of_several_trainings_are_told_once_with_their_number() {
         steps,
         waiting,
         upload: 0.0,
+        handing: 0.0,
         filling: 2.0 * waiting,
         computing: 3.0,
         reading_back: 0.0,

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use firebox_core::{Channel, Listener, SeriesSet};
-use firebox_data::{Checks, Columns, ConstantPolicy, Csv, DataConfig, Format, Interval, Paths};
+use firebox_data::{
+    Checks, Columns, ConstantPolicy, Csv, DataConfig, DataError, Format, Interval, Paths,
+};
 use firebox_export::ModelCard;
 
 use super::named_once;
@@ -17,6 +19,8 @@ pub(super) struct NewData {
     pub(super) files: Vec<PathBuf>,
     /// The time between two steps that the user says there is.
     declared: Option<Interval>,
+    /// Whether the user says which columns are channels.
+    names_channels: bool,
 }
 
 /// What is held in memory at once: the series of a file, or of all files.
@@ -43,6 +47,8 @@ impl NewData {
         // Compared with the model's own afterwards, in words that name both.
         let named = settings.iter().any(|setting| key_of(setting) == "data.interval");
         let declared = config.interval.take().filter(|_| named);
+        let names_channels =
+            settings.iter().any(|setting| key_of(setting) == "data.columns.channels");
         // Nothing is learnt, so labels are not needed, and a channel may well stand still.
         config.columns.label = None;
         config.checks.constant = ConstantPolicy::Keep;
@@ -57,7 +63,7 @@ impl NewData {
             declared => declared,
         };
         fit_to(&mut config, format, &card.channels);
-        Ok(Self { config, files, declared })
+        Ok(Self { config, files, declared, names_channels })
     }
 
     /// Reads the files one after the other and hands each over. Where a column names the series, they
@@ -102,7 +108,11 @@ impl NewData {
     ) -> Result<(SeriesSet, Checks), PipelineError> {
         let file = path.0.first().cloned().unwrap_or_default();
         let config = DataConfig { path, ..self.config.clone() };
-        let (set, checks) = firebox_data::read(&config, &WithoutProgress(listener))?;
+        let read = firebox_data::read(&config, &WithoutProgress(listener));
+        let (set, checks) = read.map_err(|error| match self.names_channels {
+            true => error,
+            false => read_by_the_model(error),
+        })?;
         same_channels(&file, set.channels(), &card.channels)?;
         if checks.span.is_none() {
             do_without_times(&file, self.declared, card)?;
@@ -178,6 +188,16 @@ fn fit_to(config: &mut DataConfig, format: Format, channels: &[Channel]) {
             config.columns = Columns::default();
             config.csv = Csv::default();
         }
+    }
+}
+
+/// Of a channel that is missing the model is told of, and no key: nobody wrote one.
+pub(super) fn read_by_the_model(error: DataError) -> DataError {
+    match error {
+        DataError::NoColumn { path, column, key: Some("channels"), nearest, available } => {
+            DataError::NoColumn { path, column, key: None, nearest, available }
+        }
+        error => error,
     }
 }
 

@@ -371,6 +371,18 @@ fn a_model_is_not_asked_for_what_it_cannot_give() {
 }
 
 #[test]
+fn a_column_that_is_missing_is_one_that_the_model_reads_unless_the_user_named_it() {
+    let project = Project::new(&encoder());
+    bars(&project.at("a.csv"), 1, 60, 1, &["open", "high", "close"]);
+    let mut request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
+    let message = refused(&request);
+    assert!(message.contains("has no column `low`, which the model reads"), "{message}");
+    request.settings = vec!["data.columns.channels=['open', 'high', 'low', 'close']".to_owned()];
+    let message = refused(&request);
+    assert!(message.contains("`low`, which `data.columns.channels` names"), "{message}");
+}
+
+#[test]
 fn products_are_as_exact_as_in_the_training_or_nothing_is_computed() {
     let mut saved = encoder();
     saved.card.settings = serde_json::json!({ "run": { "matmul": "highest" } });

@@ -59,7 +59,9 @@ fn lead(card: &ModelCard) -> String {
 
 fn rows(ports: &[Port]) -> String {
     let meaning = |port: &Port| match port.name.as_str() {
-        "input" => "normalised windows, their channels in the order below".to_owned(),
+        "input" => {
+            "normalised windows of the channels that the model sees, in the order below".to_owned()
+        }
         "lengths" => "the valid steps of each window; what stands after them is ignored".to_owned(),
         "mask" => {
             "true: the step is hidden from the model, to be restored; false: it is shown".to_owned()
@@ -210,7 +212,7 @@ fn of_folder_of_windows(card: &ModelCard) -> String {
 }
 
 fn of_folder_of_forecasts(card: &ModelCard) -> String {
-    let which = "all channels of the card, in the order of `card[\"channels\"]`";
+    let which = "all channels of the data, targets among them, in the order below";
     let mut text = begin(card, card.channels.len(), which);
     text += "seen = [firebox_models.of_channels(window, card) for window in raw]  # those that the model sees\n\
         windows = [firebox_models.normalise(window, card) for window in seen]\n";
@@ -318,6 +320,28 @@ mod tests {
             assert!(said.contains(&format!("firebox_models.{name}(")), "{said}");
         }
         assert!(!of_folder(&forecaster(false).card).contains("statics"));
+        let which = "each [time, channel] with all channels of the data, targets among them, in the order below\nraw = [np.zeros((12, 4))]";
+        assert!(said.contains(which), "{said}");
+    }
+
+    #[test]
+    fn the_card_of_a_forecaster_tells_channels_of_the_data_from_those_that_it_sees_and_forecasts() {
+        let mut card = forecaster(false).card;
+        let seen = serde_json::json!({
+            "kind": "none", "channels": [{ "name": "open", "role": "open" }],
+            "fitted": [{ "center": 0.0, "scale": 1.0 }]
+        });
+        card.normaliser = serde_json::from_value(seen).unwrap();
+        let page = card.markdown("");
+        for row in [
+            "| Channels of the data, in order | `open`, `high`, `low`, `close` |",
+            "| Channels that the model sees, in order | `open` |",
+            "| Channels that it forecasts | `close` |",
+        ] {
+            assert!(page.contains(row), "{page}");
+        }
+        assert!(!page.contains("| Channels, in order |"), "{page}");
+        assert!(encoder().card.markdown("").contains("| Channels, in order | `open`, `high`"));
     }
 
     /// A Python with these packages, or a line that counts the test as skipped.

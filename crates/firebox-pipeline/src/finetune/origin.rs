@@ -21,13 +21,13 @@ use firebox_export::{CARD, ModelCard};
 use firebox_remote::is_remote;
 use serde_json::Value;
 
-use crate::PipelineConfig;
 use crate::error::PipelineError;
 use crate::feed::local;
 use crate::folder::{PIPELINE, begun, is_run};
 use crate::kept::MODEL;
 use crate::keys::json;
 use crate::stages::{Run, Windows};
+use crate::{Kind, PipelineConfig};
 
 /// Most bytes that the header of a safetensors file may have, by its format.
 const HEADER: u64 = 100_000_000;
@@ -205,18 +205,31 @@ impl Origin {
         run: &Run<'_>,
         windows: &Windows,
     ) -> Result<Option<String>, PipelineError> {
-        let by_steps = match by_files {
+        let (set, tested) = (&windows.ingested.set, windows.parts.test.windows());
+        let by_steps = match &by_files {
             ByFiles::Apart => return Ok(None),
             // Of the same data, the rules say it all.
-            ByFiles::May(said) if self.data_key == Some(run.keys.series) => return Ok(Some(said)),
-            _ => {
-                let ours = (&*windows.ingested.set, windows.parts.test.windows());
-                self.compared(theirs.data, ours, &run.config.run.cache, run.stop)?
-            }
+            ByFiles::Otherwise { is_same: true, .. } => self.drawn_again(theirs.rule, set, tested),
+            _ => self.compared(theirs.data, (set, tested), &run.config.run.cache, run.stop)?,
+        };
+        self.decided(by_files, by_steps)
+    }
+
+    /// What is to be said after files and steps were compared; refuses an encoder that saw what is tested on here.
+    fn decided(
+        &self,
+        by_files: ByFiles,
+        by_steps: BySteps,
+    ) -> Result<Option<String>, PipelineError> {
+        // Folds are not divided as parts are: what was not found among parts may be in one of them.
+        let has_folds = || {
+            let kind = self.settings.as_ref().map(|settings| settings.pipeline);
+            kind == Some(Kind::Multitimeframe)
         };
         Ok(match (by_files, by_steps) {
             (_, BySteps::Shared(what)) => return self.refused(&what).map(|()| None),
-            (ByFiles::May(said), _) => Some(said),
+            (ByFiles::Otherwise { said, .. }, BySteps::Apart) => has_folds().then_some(said),
+            (ByFiles::May(said) | ByFiles::Otherwise { said, .. }, _) => Some(said),
             (ByFiles::Gone, BySteps::Apart) => Some(format!(
                 "{GONE} that the encoder of {} was trained on: its series, which the cache still has, have no {LEAST_STRETCH} steps in common with those that are tested on here",
                 self.path.display()
@@ -225,6 +238,28 @@ impl Origin {
             (ByFiles::NoneShared, BySteps::Unknown(why)) => Some(self.unknown(why)),
             (ByFiles::NoneShared, BySteps::Apart) | (ByFiles::Apart, _) => None,
         })
+    }
+
+    /// Divides the series that both have as the encoder's run did, and looks for what is tested on here among what that
+    /// trained and chose by.
+    fn drawn_again(&self, rule: SplitRule, set: &Arc<SeriesSet>, tested: &[Window]) -> BySteps {
+        let Some(settings) = &self.settings else { return BySteps::Apart };
+        let Ok(parts) = split(set, &settings.window.rule(), &as_then(rule), &settings.labels)
+        else {
+            return BySteps::Unknown("its series cannot be divided as they were");
+        };
+        let seen = parts.train.windows().iter().chain(parts.validation.windows());
+        let seen = Steps::of_windows(set, seen);
+        let found = Steps::of_windows(set, tested).series_in_both(&seen);
+        if found.is_empty() {
+            return BySteps::Apart;
+        }
+        let names: Vec<&str> =
+            found.into_iter().map(|index| set.series()[index].name.as_str()).collect();
+        BySteps::Shared(format!(
+            "its run, which divided the same data otherwise, saw steps that are tested on here, of {}",
+            quoted(&names, 4)
+        ))
     }
 
     /// Compares the steps that the encoder was trained and chosen by with those that are tested on here.
@@ -346,10 +381,13 @@ impl Origin {
                 SplitRule::Series { test, seed, .. },
                 SplitRule::Series { test: our_test, seed: our_seed, .. },
             ) if now == Some(our_key) && (test, seed) == (our_test, our_seed) => Ok(ByFiles::Apart),
-            _ => Ok(ByFiles::May(format!(
-                "the encoder of {path} was trained on {} of this pipeline, such as {first}, that were read or divided otherwise: it may have seen windows that are tested on here, and what is measured may be too good",
-                count(common.files, "file")
-            ))),
+            _ => Ok(ByFiles::Otherwise {
+                is_same: now == Some(our_key),
+                said: format!(
+                    "the encoder of {path} was trained on {} of this pipeline, such as {first}, that were read or divided otherwise: it may have seen windows that are tested on here, and what is measured may be too good",
+                    count(common.files, "file")
+                ),
+            }),
         }
     }
 }
@@ -362,6 +400,12 @@ enum ByFiles {
     NoneShared,
     /// It may have, as this says.
     May(String),
+    /// That is for its steps to tell, and where they do not, it may have, as this says.
+    Otherwise {
+        said: String,
+        /// Whether the series are the same ones, divided otherwise.
+        is_same: bool,
+    },
     /// Not all files are there.
     Gone,
 }
@@ -534,7 +578,7 @@ mod tests {
         let by_files =
             origin.test_part(divided(theirs), divided(ours), key, &AtomicBool::new(false));
         match by_files.map_err(|error| error.to_string())? {
-            ByFiles::May(said) => Ok(Some(said)),
+            ByFiles::May(said) | ByFiles::Otherwise { said, .. } => Ok(Some(said)),
             ByFiles::Gone => Ok(Some("gone".to_owned())),
             ByFiles::Apart | ByFiles::NoneShared => Ok(None),
         }
@@ -655,6 +699,51 @@ mod tests {
         // Another market of the same name and times.
         assert_eq!(said(&bars(2, &["x", "y"], 0..500), window(0, 500)), "apart");
         assert!(said(&bars(1, &["z"], 0..500), window(0, 500)).contains("other channels"));
+    }
+
+    #[test]
+    fn of_the_same_series_divided_otherwise_the_draw_of_the_run_says_which_it_saw() {
+        let series = (0..20).map(|index| {
+            Series::regular(format!("s{index}"), 0, 1000, vec![f64::from(index); 12], 1)
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap());
+        let pipeline = "[window]\nlength = 6\nstride = 2\n[split.series]\ntest = 0.2\nseed = 1\n";
+        let settings: PipelineConfig = toml::from_str(pipeline).unwrap();
+        let (rule, window) = (settings.split.unwrap(), settings.window.rule());
+        let tested = |rule: SplitRule| -> Vec<Window> {
+            let parts = split(&set, &window, &rule, &firebox_core::Labels::None).unwrap();
+            parts.test.windows().to_vec()
+        };
+        let origin = Origin { settings: Some(settings.clone()), ..origin() };
+        let decided = |tested: &[Window]| {
+            let said = "it may have seen windows".to_owned();
+            let by_files = ByFiles::Otherwise { said, is_same: true };
+            let decided = origin.decided(by_files, origin.drawn_again(rule, &set, tested));
+            decided.map_err(|error| error.to_string())
+        };
+        let own = tested(rule);
+        assert_eq!(decided(&own), Ok(None));
+        // A smaller share of the same draw holds nothing that it saw.
+        let smaller = tested(SplitRule::Series { validation: 0.1, test: 0.1, seed: 1 });
+        assert!(smaller.iter().all(|window| own.contains(window)));
+        assert_eq!(decided(&smaller), Ok(None));
+        // Too short and too even to be found by its values.
+        let other = tested(SplitRule::Series { validation: 0.1, test: 0.2, seed: 2 });
+        let seen = other.iter().find(|window| !own.contains(window)).unwrap();
+        let refused = decided(&other).unwrap_err();
+        assert!(refused.contains("saw steps that are tested on here, of `s"), "{refused}");
+        let name = format!("`{}`", set.series()[seen.series as usize].name);
+        assert!(refused.contains(&name), "{refused}");
+        // Of folds it is not known.
+        let folds = PipelineConfig { pipeline: Kind::Multitimeframe, ..settings };
+        let origin = Origin { settings: Some(folds), ..origin };
+        let by_files = ByFiles::Otherwise { said: "may".to_owned(), is_same: true };
+        let said = origin.decided(by_files, BySteps::Apart).unwrap();
+        assert_eq!(said.as_deref(), Some("may"));
+        let by_files = ByFiles::Otherwise { said: "may".to_owned(), is_same: false };
+        let said = origin.decided(by_files, BySteps::Unknown("no reason")).unwrap();
+        assert_eq!(said.as_deref(), Some("may"));
     }
 
     #[test]

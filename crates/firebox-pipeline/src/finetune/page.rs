@@ -1,5 +1,6 @@
 //! What the report says of fine-tuning: scores by share of the labels, differences, confusion.
 
+use firebox_core::count;
 use firebox_eval::{
     Arm, Card, Chart, Fact, FewLabels, Interval, Line, Metric, Outcome, Part, Report, Table, Tone,
     signed,
@@ -57,7 +58,7 @@ fn cards(scores: &FewLabels, outcome: Outcome) -> Vec<Card> {
     let tone = match outcome {
         Outcome::Beats => Tone::Good,
         Outcome::DoesNotBeat => Tone::Bad,
-        Outcome::TooFewWindows | Outcome::NoLabels => Tone::Open,
+        Outcome::TooFewWindows | Outcome::NoLabels | Outcome::NotMeasured => Tone::Open,
     };
     let mut cards: Vec<Card> = scores
         .shares
@@ -102,12 +103,16 @@ fn by_share(scores: &FewLabels) -> Part {
     let majority = 100.0 * scores.majority.value;
     let flat = scores.shares.iter().map(|share| (100.0 * share.share, majority)).collect();
     lines.push(Line { name: "majority class".to_owned(), points: flat });
-    let mut charts = vec![Chart::Lines {
-        title: format!("Test {name} by share of the labels"),
-        axis: "labels, %".to_owned(),
-        value: format!("{name}, %"),
-        lines,
-    }];
+    let mut charts = vec![];
+    // One share is no curve, and its axis would go on beyond all labels.
+    if scores.shares.len() > 1 {
+        charts.push(Chart::Lines {
+            title: format!("Test {name} by share of the labels"),
+            axis: "labels, %".to_owned(),
+            value: format!("{name}, %"),
+            lines,
+        });
+    }
     for share in &scores.shares {
         let rows = share.arms.iter().filter_map(|score| {
             let estimate = *score.metrics.get(&scores.metric)?;
@@ -259,14 +264,75 @@ fn warnings(scores: &FewLabels, truth: &[u32]) -> Vec<String> {
     let mut warnings = vec![];
     for share in &scores.shares {
         for score in share.arms.iter().filter(|score| score.constant > 0) {
+            let (answer, they) = match score.constant {
+                1 => ("answers", "it has"),
+                _ => ("answer", "they have"),
+            };
             warnings.push(format!(
-                "with {} of the labels, {} of {} trainings of `{}` answer one class for every test window: they have learnt nothing",
+                "with {} of the labels, {} of {} of `{}` {answer} one class for every test window: {they} learnt nothing",
                 percent(share.share),
                 score.constant,
-                score.seeds,
+                count(score.seeds as u64, "training"),
                 score.arm.name()
             ));
         }
     }
     warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_eval::{EvalConfig, Predictions, SharePredictions};
+
+    use super::*;
+
+    const TRUTH: [u32; 4] = [0, 1, 0, 1];
+
+    /// Fine-tuning at these shares, by this many seeds of which the first so many answer one class.
+    fn scores(shares: &[f64], constant: usize, seeds: usize) -> FewLabels {
+        let of = |share: &f64| {
+            let run = |seed| if seed < constant { vec![0; 4] } else { TRUTH.to_vec() };
+            let predictions = Predictions { runs: (0..seeds).map(run).collect() };
+            let arms = [(Arm::FineTuned, predictions)].into_iter().collect();
+            SharePredictions { share: *share, windows: 4.0, arms }
+        };
+        let config = EvalConfig { resamples: 50, ..EvalConfig::default() };
+        let classes = ["a", "b"].map(str::to_owned);
+        FewLabels::of(&config, &classes, &TRUTH, 0, 1, shares.iter().map(of).collect())
+    }
+
+    #[test]
+    fn one_share_is_drawn_as_intervals_alone() {
+        let lines = |scores: &FewLabels| {
+            let charts = by_share(scores).charts;
+            charts.iter().filter(|chart| matches!(chart, Chart::Lines { .. })).count()
+        };
+        assert_eq!([lines(&scores(&[1.0], 0, 1)), lines(&scores(&[0.5, 1.0], 0, 1))], [0, 1]);
+    }
+
+    #[test]
+    fn trainings_that_answer_one_class_are_counted_in_whole_sentences() {
+        let said = |constant, seeds| warnings(&scores(&[1.0], constant, seeds), &TRUTH);
+        assert_eq!(said(0, 2), Vec::<String>::new());
+        let start = "with 100.0 % of the labels, ";
+        for (constant, seeds, rest) in [
+            (
+                1,
+                1,
+                "1 of 1 training of `pre-trained, fine-tuned` answers one class for every test window: it has learnt nothing",
+            ),
+            (
+                1,
+                2,
+                "1 of 2 trainings of `pre-trained, fine-tuned` answers one class for every test window: it has learnt nothing",
+            ),
+            (
+                2,
+                2,
+                "2 of 2 trainings of `pre-trained, fine-tuned` answer one class for every test window: they have learnt nothing",
+            ),
+        ] {
+            assert_eq!(said(constant, seeds), [format!("{start}{rest}")]);
+        }
+    }
 }

@@ -31,6 +31,8 @@ pub(super) struct Measured {
     pub(super) truth: Vec<f64>,
     /// Of each forecaster, the model first.
     pub(super) forecasts: Vec<Forecasts>,
+    /// What absolute errors are divided by for MASE, `[series, target]`; NaN where there is none.
+    pub(super) scales: Vec<f64>,
 }
 
 impl Measured {
@@ -119,8 +121,9 @@ pub(super) fn measure(
     for (window, out) in windows.iter().zip(truth.chunks_exact_mut(outputs)) {
         rule.truth(set, window, out);
     }
-    let evaluation = evaluate(run, sequences, &windows, &truth, &forecasts)?;
-    Ok(Measured { evaluation, windows, truth, forecasts })
+    let scales = seasonal_scale(set, rule, sequences.train(), sequences.steps_of_season());
+    let evaluation = evaluate(run, sequences, &windows, &truth, &forecasts, &scales)?;
+    Ok(Measured { evaluation, windows, truth, forecasts, scales })
 }
 
 fn evaluate(
@@ -129,11 +132,10 @@ fn evaluate(
     windows: &[Window],
     truth: &[f64],
     forecasts: &[Forecasts],
+    by_series: &[f64],
 ) -> Result<ForecastEvaluation, PipelineError> {
     let (set, rule) = (sequences.set(), sequences.rule());
     let targets = rule.targets.len();
-    let season = sequences.season.map_or(1, |(season, _)| season);
-    let by_series = seasonal_scale(set, rule, sequences.train(), season);
     let scales: Vec<f64> = windows
         .iter()
         .flat_map(|window| {
@@ -171,7 +173,7 @@ fn block(run: &Run<'_>, sequences: &Sequences, windows: &[Window]) -> usize {
     if window.whole {
         return series.len().min(1);
     }
-    let season = sequences.season.map_or(1, |(season, _)| season);
+    let season = sequences.steps_of_season();
     let span = (window.length + sequences.rule().reach()).max(season);
     span.div_ceil(window.stride) * series.len()
 }

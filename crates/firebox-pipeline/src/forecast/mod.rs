@@ -35,7 +35,7 @@ use crate::unread::{not_evaluated_by, only_evaluates_by};
 
 pub use config::ForecastConfig;
 use sequences::Sequences;
-pub(crate) use sequences::{channels, training_samples};
+pub(crate) use sequences::{channels, samples};
 
 /// Forecasts of several targets at several horizons.
 pub(crate) struct Forecast;

@@ -1,12 +1,14 @@
 //! The report of a forecaster: errors by horizon beside the baselines, and forecasts beside the truth.
 
-use firebox_core::count;
 use std::collections::BTreeMap;
+
+use firebox_core::count;
 
 use firebox_eval::{
     Card, Chart, Decimals, Estimate, Fact, ForecastEvaluation, ForecastScore, Forecaster, Interval,
     Line, Outcome, Part, Report, Table, Tone, forecast_verdict,
 };
+use serde_json::Value;
 
 use super::measure::Measured;
 use super::sequences::Sequences;
@@ -31,12 +33,21 @@ pub(super) fn report(
     let tone = match verdict.outcome {
         Outcome::Beats => Tone::Good,
         Outcome::DoesNotBeat => Tone::Bad,
-        Outcome::TooFewWindows | Outcome::NoLabels => Tone::Open,
+        Outcome::TooFewWindows | Outcome::NoLabels | Outcome::NotMeasured => Tone::Open,
     };
     let mut report = Report::new(name, "", verdict);
     report.cards = cards(evaluation, tone);
     report.parts = vec![errors(evaluation), shown(sequences, measured)];
     report.figures = serde_json::to_value(evaluation).unwrap_or_default();
+    let series = sequences.set().series().iter().map(|series| series.name.as_str());
+    let targets: Vec<&str> = sequences
+        .rule()
+        .targets
+        .iter()
+        .map(|target| sequences.set().channels()[*target].name.as_str())
+        .collect();
+    report.figures["mase_scales"] =
+        scales(sequences.steps_of_season(), series, &targets, &measured.scales);
     report.data = data_tables(&sequences.windows);
     report.facts = vec![
         Fact::new("training windows", sequences.train().len().to_string()),
@@ -44,6 +55,22 @@ pub(super) fn report(
         Fact::new("static features", sequences.rule().static_features().to_string()),
     ];
     report
+}
+
+/// What MASE was computed with. `values` are `[series, target]`; what is not finite is null.
+fn scales<'a>(
+    season: usize,
+    series: impl Iterator<Item = &'a str>,
+    targets: &[&str],
+    values: &[f64],
+) -> Value {
+    let rows = series.zip(values.chunks(targets.len().max(1)));
+    let each = rows.flat_map(|(series, values)| {
+        targets.iter().zip(values).map(move |(target, scale)| {
+            serde_json::json!({ "series": series, "target": target, "scale": scale })
+        })
+    });
+    serde_json::json!({ "season": season, "scales": each.collect::<Vec<_>>() })
 }
 
 /// Decimals of R², whose size is that of 1.
@@ -286,4 +313,21 @@ fn shown(sequences: &Sequences, measured: &Measured) -> Part {
     );
     let charts = places.iter().map(chart).collect();
     Part { title: "Forecasts and truth".to_owned(), lead, charts, tables: vec![] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_told_by_series_and_target() {
+        let told = scales(24, ["a", "b"].into_iter(), &["x", "y"], &[1.0, 2.0, f64::NAN, 4.0]);
+        let expected = serde_json::json!({ "season": 24, "scales": [
+            { "series": "a", "target": "x", "scale": 1.0 },
+            { "series": "a", "target": "y", "scale": 2.0 },
+            { "series": "b", "target": "x", "scale": null },
+            { "series": "b", "target": "y", "scale": 4.0 },
+        ] });
+        assert_eq!(told, expected);
+    }
 }

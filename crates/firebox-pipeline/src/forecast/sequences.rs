@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use firebox_core::{
     Augmentation, ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser, SeriesSet,
-    Split, SplitError, TrainWindows, Window, split,
+    Split, SplitError, TrainWindows, Window, split, unchanging_channels, unchanging_targets,
 };
 use firebox_data::{Action, Checks, Defect, Ingested};
 use firebox_loader::TrainSource;
@@ -52,6 +52,11 @@ impl Sequences {
 
     pub(super) fn test(&self) -> &HeldOutWindows {
         &self.windows.parts.test
+    }
+
+    /// Steps of a season, 1 where none is known.
+    pub(super) fn steps_of_season(&self) -> usize {
+        self.season.map_or(1, |(season, _)| season)
     }
 
     /// Channels of a window.
@@ -115,6 +120,9 @@ fn sequences(
     run.warn_of_unused([&parts], ahead.horizon());
     run.warn_of_few(&parts);
     let normaliser = Normaliser::fit(run.config.window.normalise, &parts.train)?;
+    let unchanging =
+        [unchanging_targets(&rule, &ingested.set, &parts.train), unchanging_channels(&parts.train)];
+    run.warn_of_unchanging("the training part", &unchanging.concat());
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);
     let of = |windows: &[Window]| Arc::new(samples(&scaler, &ingested.set, windows));
     let Split { train, validation, test, .. } = &parts;
@@ -211,21 +219,12 @@ pub(crate) fn channels(
     Ok((rule, inputs))
 }
 
-/// Static features and targets of each training window, as training reads them.
-pub(crate) fn training_samples(
-    rule: ForecastRule,
+/// Static features and targets of these windows, as training reads them.
+pub(crate) fn samples(
+    scaler: &ForecastScaler,
     set: &SeriesSet,
-    train: &TrainWindows,
-) -> Vec<Vec<f32>> {
-    let scaler = ForecastScaler::fit(rule, set, train);
-    let one = |window: &Window| {
-        let samples = samples(&scaler, set, std::slice::from_ref(window));
-        [samples.statics, samples.targets].concat()
-    };
-    train.windows().iter().map(one).collect()
-}
-
-fn samples(scaler: &ForecastScaler, set: &SeriesSet, windows: &[Window]) -> ForecastSamples {
+    windows: &[Window],
+) -> ForecastSamples {
     let (statics, outputs) = (scaler.rule().static_features(), scaler.rule().outputs());
     let mut samples = ForecastSamples {
         statics: vec![0.0; windows.len() * statics],

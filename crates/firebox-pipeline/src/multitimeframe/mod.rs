@@ -11,7 +11,7 @@ mod train;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Fold, Key, Labels, count, walk_forward};
+use firebox_core::{Event, Fold, Key, Labels, count, unchanging_channels, walk_forward};
 use firebox_data::Ingested;
 use firebox_eval::{Contender, Contest, Metric, Standing, TestScore, contest};
 use firebox_export::Task;
@@ -319,6 +319,8 @@ impl Run<'_> {
             let folds = walk_forward(&ingested.set, &rule, &settings.folds, &config.labels)?;
             for (fold, number) in folds.iter().zip(1..) {
                 self.check_classes(fold, number)?;
+                let part = format!("the training part of fold {number}");
+                self.warn_of_unchanging(&part, &unchanging_channels(&fold.split.train));
             }
             self.warn_of_unused(folds.iter().map(|fold| &fold.split), config.labels.horizon());
             let tested: usize = folds.iter().map(|fold| fold.split.test.len()).sum();

@@ -23,7 +23,7 @@ pub(super) fn report(
     let tone = match verdict.outcome {
         Outcome::Beats => Tone::Good,
         Outcome::DoesNotBeat => Tone::Bad,
-        Outcome::TooFewWindows | Outcome::NoLabels => Tone::Open,
+        Outcome::TooFewWindows | Outcome::NoLabels | Outcome::NotMeasured => Tone::Open,
     };
     let mut report = Report::new(title, "", verdict);
     report.cards = vec![card(&measured, tone)];

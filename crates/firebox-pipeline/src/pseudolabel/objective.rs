@@ -91,6 +91,7 @@ mod tests {
             next: Position::START,
             wait: Duration::ZERO,
             upload: Duration::ZERO,
+            handed: Duration::ZERO,
             fill: Duration::ZERO,
         };
         let hidden = |indices: Vec<usize>, seed| {

@@ -67,6 +67,7 @@ fn report(about: &About<'_>) -> StudyReport {
     let fact = |name: &str, value: &str| Fact::new(name, value);
     let mut facts =
         vec![fact("sampler", sampler), fact("pruner", pruner), fact("journal", storage)];
+    facts.extend(continued(trials).iter().map(|told| fact("tried again", told)));
     facts.extend(about.ended.iter().map(|ended| fact("no more trials", ended)));
     StudyReport {
         title: format!("Search of {}", study.name()),
@@ -137,6 +138,9 @@ fn summary(about: &About<'_>) -> String {
             text.push_str(&format!("- {what}: {count}\n"));
         }
     }
+    if let Some(told) = continued(trials) {
+        text.push_str(&format!("- tried again: {told}\n"));
+    }
     if let Some(ended) = &about.ended {
         text.push_str(&format!("- no more are begun: {ended}\n"));
     }
@@ -198,4 +202,33 @@ fn seconds(trial: &Trial) -> Option<f64> {
 fn reason(trial: &Trial) -> String {
     let said = trial.user_attributes.get(REASON).and_then(|reason| reason.as_str());
     said.unwrap_or_default().replace('\n', " ").replace('|', "\\|")
+}
+
+/// Which trials go on with others, whose numbers are gone from the page.
+fn continued(trials: &[Trial]) -> Option<String> {
+    let told = |trial: &Trial| {
+        let earlier: Vec<String> = trial.earlier_tries().map(|number| number.to_string()).collect();
+        (!earlier.is_empty())
+            .then(|| format!("trial {} continues {}", trial.number, earlier.join(" and ")))
+    };
+    let all: Vec<String> = trials.iter().filter_map(told).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_that_goes_on_with_another_says_so() {
+        let trial = |number, earlier: &[u64]| {
+            let mut trial = Trial::new(number, TrialState::Complete);
+            let earlier = serde_json::Value::from(earlier);
+            trial.system_attributes.insert("retry_history".to_owned(), earlier);
+            trial
+        };
+        assert_eq!(continued(&[Trial::new(0, TrialState::Complete), trial(1, &[])]), None);
+        let told = continued(&[trial(0, &[]), trial(8, &[4]), trial(11, &[5, 9])]).unwrap();
+        assert_eq!(told, "trial 8 continues 4; trial 11 continues 5 and 9");
+    }
 }

@@ -5,6 +5,7 @@ mod events;
 mod labels;
 mod size;
 mod start;
+mod unchanging;
 mod windows;
 
 use std::error::Error as _;

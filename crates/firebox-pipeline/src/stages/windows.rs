@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use firebox_cache::{Hold, Store};
-use firebox_core::{Event, Normaliser, SeriesSet, Split, SplitRule, count, split};
+use firebox_core::{
+    Event, Normaliser, SeriesSet, Split, SplitRule, count, split, unchanging_channels,
+};
 use firebox_data::Ingested;
 
 use super::Run;
@@ -94,6 +96,7 @@ impl Run<'_> {
             self.warn_of_unused([&parts], config.labels.horizon());
             self.warn_of_few(&parts);
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
+            self.warn_of_unchanging("the training part", &unchanging_channels(&parts.train));
             let detail = format!(
                 "{} training, {} validation, {} test windows by {}; {} across a boundary left out",
                 parts.train.len(),

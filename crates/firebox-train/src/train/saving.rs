@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
+use firebox_core::Event;
 use firebox_kernels::release_buffers;
 use tracing::info_span;
 
@@ -41,6 +42,23 @@ impl<M: Module> Session<'_, M> {
         }
         saver.wait()?;
         Ok(Outcome::Interrupted)
+    }
+
+    /// Saves what was learnt before the data failed, as an interruption does, and says that it is kept or why it is not.
+    pub(super) fn keep(&mut self, saver: &mut Saver<'_>) {
+        let step = self.state.step;
+        if step == 0 {
+            return;
+        }
+        let message = match self.interrupt(saver) {
+            Ok(_) => format!(
+                "the data failed after step {step}, which is saved: the same command goes on from there"
+            ),
+            Err(error) => {
+                format!("the data failed after step {step}, which cannot be saved: {error}")
+            }
+        };
+        self.run.listener.on(&Event::Warning { message });
     }
 
     /// Saves the epoch that was just closed, or holds it until the next save.

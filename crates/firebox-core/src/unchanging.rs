@@ -1,0 +1,122 @@
+//! Channels that never change where training looks, and do elsewhere. No scale can be fitted on them: what fits one
+//! takes 1, and whoever runs it has to tell of that. One that never changes at all is told of by the checks of the data.
+
+use crate::{ForecastRule, SeriesSet, TrainWindows};
+
+/// A channel with one value in all of a training part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unchanging {
+    /// Its name.
+    pub channel: String,
+    /// The value.
+    pub value: f64,
+}
+
+/// Those of the channels that windows show.
+pub fn unchanging_channels(train: &TrainWindows) -> Vec<Unchanging> {
+    let set = train.set();
+    let of = |channel| {
+        let steps = train.windows().iter().flat_map(|window| {
+            let series = window.series;
+            window.steps().map(move |step| (series, step))
+        });
+        unchanging(set, channel, steps)
+    };
+    (0..set.channels().len()).filter_map(of).collect()
+}
+
+/// Those of the targets, in the steps that are forecast, and of the static channels, each once. `set` is the one that the
+/// rule is of.
+///
+/// # Panics
+/// When the windows do not lie in `set`, or a channel is not among its own.
+pub fn unchanging_targets(
+    rule: &ForecastRule,
+    set: &SeriesSet,
+    train: &TrainWindows,
+) -> Vec<Unchanging> {
+    let last = || train.windows().iter().map(|window| (window.series, window.steps().end - 1));
+    let target = |channel: &usize| {
+        let ahead = |(series, last): (u32, usize)| {
+            rule.horizons.iter().map(move |horizon| (series, last + horizon))
+        };
+        unchanging(set, *channel, last().flat_map(ahead))
+    };
+    let of_static = |channel: &usize| unchanging(set, *channel, last());
+    let mut found: Vec<Unchanging> = rule.targets.iter().filter_map(target).collect();
+    for one in rule.statics.iter().filter_map(of_static) {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
+}
+
+/// A channel, if it has one value at these steps of series and another one somewhere.
+fn unchanging(
+    set: &SeriesSet,
+    channel: usize,
+    steps: impl Iterator<Item = (u32, usize)>,
+) -> Option<Unchanging> {
+    let width = set.channels().len();
+    let at = |series: usize, step: usize| set.series()[series].values.at(step * width + channel);
+    let mut seen = steps.map(|(series, step)| at(series as usize, step));
+    let value = seen.next()?;
+    if !seen.all(|other| other == value) {
+        return None;
+    }
+    let changes = |(index, series): (usize, &crate::Series)| {
+        (0..series.len()).any(|step| at(index, step) != value)
+    };
+    let somewhere = set.series().iter().enumerate().any(changes);
+    somewhere.then(|| Unchanging { channel: set.channels()[channel].name.clone(), value })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Channel, Labels, Role, Series, Split, SplitRule, WindowRule, split};
+
+    /// A channel that always changes, one that is 5 until `from`, and one that is 7 throughout.
+    fn parts(from: usize, labels: &Labels) -> Split {
+        let row = |step: usize| [step as f64, if step < from { 5.0 } else { step as f64 }, 7.0];
+        let series = Series::regular("a", 0, 1, (0..100).flat_map(row).collect(), 3);
+        let channels = ["load", "still", "never"].map(|name| Channel::new(name, Role::Other));
+        let set = Arc::new(SeriesSet::new(channels.to_vec(), vec![], vec![series]).unwrap());
+        let windows = WindowRule { length: 4, stride: 1, whole: false };
+        split(&set, &windows, &SplitRule::time(0.2, 0.2), labels).unwrap()
+    }
+
+    fn still() -> Vec<Unchanging> {
+        vec![Unchanging { channel: "still".to_owned(), value: 5.0 }]
+    }
+
+    #[test]
+    fn a_channel_that_changes_outside_of_training_alone_is_found() {
+        assert_eq!(unchanging_channels(&parts(80, &Labels::None).train), still());
+        assert!(unchanging_channels(&parts(40, &Labels::None).train).is_empty());
+    }
+
+    #[test]
+    fn targets_are_looked_at_where_they_are_forecast() {
+        let rule = |targets: &[usize], statics: &[usize]| ForecastRule {
+            targets: targets.to_vec(),
+            horizons: vec![1, 6],
+            statics: statics.to_vec(),
+            ..ForecastRule::default()
+        };
+        let of = |from, rule: ForecastRule| {
+            let parts = parts(from, &Labels::Ahead { steps: 6 });
+            unchanging_targets(&rule, parts.train.set(), &parts.train)
+        };
+        assert_eq!(of(80, rule(&[0, 1, 2], &[])), still());
+        assert_eq!(of(80, rule(&[1], &[1, 2])), still());
+        assert_eq!(of(80, rule(&[0], &[1])), still());
+        // Seen by no window's end, and forecast from the last of them.
+        let last = parts(80, &Labels::Ahead { steps: 6 }).train.windows().last().unwrap().steps();
+        assert!(of(last.end + 5, rule(&[1], &[])).is_empty());
+        assert_eq!(of(last.end + 5, rule(&[0], &[1])), still());
+    }
+}

@@ -1,0 +1,227 @@
+//! Data that fail or do not answer while a run goes on: the cause is told at once, what was learnt is kept, and a stop
+//! is heeded.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use burn::tensor::Device;
+use firebox_core::{Event, Key, Requests};
+use firebox_loader::{Batch, LoadError, LoaderConfig, Sample, Source, TrainLoader, TrainSource};
+use firebox_models::Loss;
+use firebox_train::{
+    AdamWConfig, Constant, Data, Objective, Optimizer, Outcome, Run, Schedule, Streams,
+    TrainConfig, TrainError, checkpoints, train,
+};
+use support::{Plan, Point, SEED, ToMean, Warnings, Waves, point, steps, weights};
+
+/// Waves of which one cannot be read while `fails` is set.
+struct Failing {
+    waves: Waves,
+    sample: usize,
+    fails: Arc<AtomicBool>,
+}
+
+impl Source for Failing {
+    fn len(&self) -> usize {
+        self.waves.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.waves.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        if index == self.sample && self.fails.load(Ordering::Relaxed) {
+            return Err(LoadError::Sample { index, source: "the disk has gone".into() });
+        }
+        self.waves.read(index, out)
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Failing {}
+
+/// Waves whose threads stand still from the fifth sample on, until they are let go.
+struct Silent {
+    waves: Waves,
+    reads: AtomicUsize,
+    gate: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Source for Silent {
+    fn len(&self) -> usize {
+        self.waves.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.waves.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        if self.reads.fetch_add(1, Ordering::Relaxed) >= 4 {
+            let (open, opened) = &*self.gate;
+            drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+        }
+        self.waves.read(index, out)
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Silent {}
+
+/// Steps that take their time.
+struct Slow(Duration);
+
+impl Objective<Point> for Slow {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        thread::sleep(self.0);
+        ToMean::default().loss(model, batch, streams)
+    }
+}
+
+fn config() -> TrainConfig {
+    let adamw = AdamWConfig { learning_rate: 1e-2, ..AdamWConfig::default() };
+    TrainConfig {
+        epochs: 3,
+        optimizer: Optimizer::AdamW(adamw),
+        schedule: Schedule::Constant(Constant::default()),
+        early_stopping: None,
+        ..TrainConfig::default()
+    }
+}
+
+fn loader(source: impl TrainSource + 'static, prefetch: usize, upload_ahead: usize) -> TrainLoader {
+    let config = LoaderConfig {
+        batch_size: 4,
+        workers: 1,
+        prefetch,
+        upload_ahead,
+        seed: SEED,
+        ..LoaderConfig::default()
+    };
+    TrainLoader::new(Arc::new(source), config, Device::default()).unwrap()
+}
+
+fn failing(fails: bool, upload_ahead: usize) -> (TrainLoader, Arc<AtomicBool>) {
+    let fails = Arc::new(AtomicBool::new(fails));
+    let waves = Waves { samples: 40, seed: 1 };
+    let source = Failing { waves, sample: 17, fails: Arc::clone(&fails) };
+    (loader(source, 2, upload_ahead), fails)
+}
+
+#[test]
+fn what_was_learnt_before_data_fail_is_kept_and_gone_on_with() {
+    for upload_ahead in [0, 2] {
+        let whole = tempfile::tempdir().unwrap();
+        let (sound, _) = failing(false, upload_ahead);
+        let data = Data { train: &sound, validation: None };
+        let expected =
+            Plan::new(whole.path()).train(point(), &ToMean::default(), data, &config()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (loader, fails) = failing(false, upload_ahead);
+        // From the second epoch on, so that steps were taken whichever batch it is in.
+        let warnings = Warnings::default();
+        let watch = |event: &Event| {
+            warnings.take(event);
+            if let Event::Epoch { epoch: 1, .. } = event {
+                fails.store(true, Ordering::Relaxed);
+            }
+        };
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let data = Data { train: &loader, validation: None };
+        let failed = plan.train(point(), &ToMean::default(), data, &config());
+        assert!(matches!(failed, Err(TrainError::Load(LoadError::Sample { index: 17, .. }))));
+        let taken = steps(folder.path()).len() as u64;
+        let kept = checkpoints(&folder.path().join("checkpoints")).unwrap();
+        let last = kept.iter().map(|checkpoint| checkpoint.manifest().step).max();
+        assert_eq!(last, Some(taken), "{upload_ahead}");
+        let said = warnings.0.lock().unwrap().join("\n");
+        assert!(said.contains(&format!("failed after step {taken}, which is saved")), "{said}");
+        // The disk is back.
+        let (loader, _) = failing(false, upload_ahead);
+        let data = Data { train: &loader, validation: None };
+        let plan = Plan::resumed(folder.path());
+        let trained = plan.train(point(), &ToMean::default(), data, &config()).unwrap();
+        assert_eq!(weights(&trained.model), weights(&expected.model), "{upload_ahead}");
+        assert_eq!(steps(folder.path()), steps(whole.path()), "{upload_ahead}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_within_a_second_however_long_a_step_takes() {
+    for upload_ahead in [0, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        // The whole epoch is read while the first step is taken.
+        let fails = Arc::new(AtomicBool::new(true));
+        let waves = Waves { samples: 40, seed: 1 };
+        let source = loader(Failing { waves, sample: 17, fails }, 12, upload_ahead);
+        let (begun, told) = (Mutex::new(None), Mutex::new(None));
+        let watch = |event: &Event| match event {
+            Event::Warning { message } if message.contains("the disk has gone") => {
+                assert!(message.starts_with("the run ends after the step in hand"), "{message}");
+                *told.lock().unwrap() = Some(Instant::now());
+            }
+            _ => drop(begun.lock().unwrap().get_or_insert_with(Instant::now)),
+        };
+        let begin = Instant::now();
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let data = Data { train: &source, validation: None };
+        let failed = plan.train(point(), &Slow(Duration::from_secs(3)), data, &config());
+        assert!(matches!(failed, Err(TrainError::Load(_))));
+        let told = told.lock().unwrap().expect("it was told");
+        // It fails within milliseconds.
+        assert!(told - begin < Duration::from_secs(2), "{:?}", told - begin);
+        assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn a_stop_is_heeded_while_nothing_answers_and_threads_are_left_behind() {
+    for upload_ahead in [0, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let gate = Arc::<(Mutex<bool>, Condvar)>::default();
+        let waves = Waves { samples: 40, seed: 1 };
+        let source = Silent { waves, reads: AtomicUsize::new(0), gate: Arc::clone(&gate) };
+        let source = loader(source, 2, upload_ahead);
+        let stop = AtomicBool::new(false);
+        let stopped = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(500));
+                stop.store(true, Ordering::Relaxed);
+            });
+            let run = Run {
+                folder: folder.path(),
+                key: Key::builder("test", 1).finish(),
+                seed: SEED,
+                resume: false,
+                stop: &stop,
+                requests: &Requests::new(),
+                listener: &|_: &Event| {},
+            };
+            let begin = Instant::now();
+            let data = Data { train: &source, validation: None };
+            let trained = train(point(), &ToMean::default(), data, &config(), &run).unwrap();
+            drop(source);
+            assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+            trained.summary
+        });
+        assert_eq!((stopped.outcome, stopped.steps), (Outcome::Interrupted, 1));
+        // What was learnt of the batch that came is there.
+        let kept = checkpoints(&folder.path().join("checkpoints")).unwrap();
+        assert!(kept.iter().any(|checkpoint| checkpoint.manifest().step == 1));
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+    }
+}
