@@ -216,10 +216,17 @@ fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
         if let Some(python) = python() {
             let script = root().join("tests/forecasts.py");
             let output =
-                std::process::Command::new(python).arg(script).arg(folder).output().unwrap();
+                std::process::Command::new(&python).arg(script).arg(folder).output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success(), "{said}{}", errors(&output));
             assert!(said.contains("390 windows of demand+1, demand+3 agree"), "{said}");
+            // What is written of the test windows gives the scores.
+            let script = root().join("tests/scored.py");
+            let output =
+                std::process::Command::new(&python).arg(script).arg(&run).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{said}{}", errors(&output));
+            assert!(said.contains("24 scores of "), "{said}");
         }
         std::fs::remove_dir_all(folder.join("runs")).unwrap();
     }

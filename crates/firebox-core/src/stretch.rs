@@ -76,6 +76,11 @@ impl<'a> Steps<'a> {
         Self { set, channels: (0..set.channels().len()).collect(), ranges }
     }
 
+    /// Each of them once: the series, as an index into the set, and the step.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.ranges.iter().flat_map(|(series, steps)| steps.clone().map(|step| (*series, step)))
+    }
+
     /// The series of which `other` steps of the same set have some of these, as indices into it. Both must be of windows.
     pub fn series_in_both(&self, other: &Self) -> Vec<usize> {
         let is_there = |(series, steps): &&(usize, Range<usize>)| {

@@ -1,7 +1,7 @@
 //! Channels that never change where training looks, and do elsewhere. No scale can be fitted on them: what fits one
 //! takes 1, and whoever runs it has to tell of that. One that never changes at all is told of by the checks of the data.
 
-use crate::{ForecastRule, SeriesSet, TrainWindows};
+use crate::{ForecastRule, SeriesSet, Steps, TrainWindows};
 
 /// A channel with one value in all of a training part.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,13 +15,9 @@ pub struct Unchanging {
 /// Those of the channels that windows show.
 pub fn unchanging_channels(train: &TrainWindows) -> Vec<Unchanging> {
     let set = train.set();
-    let of = |channel| {
-        let steps = train.windows().iter().flat_map(|window| {
-            let series = window.series;
-            window.steps().map(move |step| (series, step))
-        });
-        unchanging(set, channel, steps)
-    };
+    // Windows overlap, and a channel that does not change is looked at to the end.
+    let steps = Steps::of_windows(set, train.windows());
+    let of = |channel| unchanging(set, channel, steps.each());
     (0..set.channels().len()).filter_map(of).collect()
 }
 
@@ -35,9 +31,10 @@ pub fn unchanging_targets(
     set: &SeriesSet,
     train: &TrainWindows,
 ) -> Vec<Unchanging> {
-    let last = || train.windows().iter().map(|window| (window.series, window.steps().end - 1));
+    let last =
+        || train.windows().iter().map(|window| (window.series as usize, window.steps().end - 1));
     let target = |channel: &usize| {
-        let ahead = |(series, last): (u32, usize)| {
+        let ahead = |(series, last): (usize, usize)| {
             rule.horizons.iter().map(move |horizon| (series, last + horizon))
         };
         unchanging(set, *channel, last().flat_map(ahead))
@@ -56,11 +53,11 @@ pub fn unchanging_targets(
 fn unchanging(
     set: &SeriesSet,
     channel: usize,
-    steps: impl Iterator<Item = (u32, usize)>,
+    steps: impl Iterator<Item = (usize, usize)>,
 ) -> Option<Unchanging> {
     let width = set.channels().len();
     let at = |series: usize, step: usize| set.series()[series].values.at(step * width + channel);
-    let mut seen = steps.map(|(series, step)| at(series as usize, step));
+    let mut seen = steps.map(|(series, step)| at(series, step));
     let value = seen.next()?;
     if !seen.all(|other| other == value) {
         return None;

@@ -254,7 +254,8 @@ impl Default for Csv {
 /// [`Checks`](crate::Checks).
 ///
 /// They are looked for in this order: unsorted, duplicates, crowded, not-finite, ohlc, gaps, constant. A series whose own
-/// steps are of another length than the interval is refused, unless `crowded` or `gaps` takes them.
+/// steps are of another length than the interval is refused, unless they are shorter and `crowded` keeps them, or some
+/// intervals long and `gaps` fills them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckPolicies {

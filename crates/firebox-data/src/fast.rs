@@ -246,18 +246,14 @@ fn all(
         files::read((input, config, zone), to, same, &share)?;
         share.reached(1, 1);
     }
-    let mut read = taken.finish(&mut sink, told.progress)?;
-    // Who reads files once and keeps nothing is told of nothing that they lack.
-    if let Sink::Store { stop, .. } = sink {
-        read.missing_nowhere = missing::unmatched(inputs, config, stop)?;
-    }
-    whole(read, config, known(first)?, sink, told)
+    let read = taken.finish(&mut sink, told.progress)?;
+    whole(read, (inputs, config), known(first)?, sink, told)
 }
 
 /// All series, once every file has been read.
 fn whole(
     read: AllRead,
-    config: &DataConfig,
+    (inputs, config): (&[Input], &DataConfig),
     mapping: Mapping,
     mut sink: Sink<'_>,
     told: &Told<'_>,
@@ -276,7 +272,9 @@ fn whole(
             Ok(with_timeframes(set, whole.checks, config)?)
         }
         Sink::Store { cache, key, stop, making, .. } => {
-            let checks = whole.checks;
+            // Who reads files once and keeps nothing is told of nothing that they lack.
+            let missing_nowhere = missing::unmatched(inputs, config, stop)?;
+            let checks = Checks { missing_nowhere, ..whole.checks };
             let series = whole.series.into_iter().map(|(_, entry)| entry).collect();
             let about = About { channels, classes, series, checks };
             let (mut making, mut about) = (*known(making)?, about);

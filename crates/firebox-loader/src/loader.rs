@@ -351,9 +351,13 @@ impl Iterator for Batches {
 }
 
 impl Batches {
-    /// Whether the next batch, or what is to be said instead of it, is there, or would be made by the caller. Waits for it
-    /// no longer than this, which counts as waiting for that batch: for callers who must not stand still for ever.
+    /// Whether the next batch, or what is to be said instead of it (that there is none, too), is there, or would be made by
+    /// the caller. Waits for it no longer than this, which counts as waiting for that batch: for callers who must not stand
+    /// still for ever.
     pub fn is_ready_within(&mut self, time: Duration) -> bool {
+        if self.upcoming().is_none() {
+            return true;
+        }
         let start = Instant::now();
         let ready = match &mut self.state {
             State::Running(uploads) => uploads.is_ready_within(time),

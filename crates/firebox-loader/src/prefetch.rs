@@ -202,6 +202,9 @@ impl Prefetch {
     /// Whether the next batch, or what is to be said instead of it, is there or would be made by the caller. Waits for it
     /// no longer than this.
     pub(crate) fn is_ready_within(&mut self, time: Duration) -> bool {
+        if self.end.is_some_and(|end| self.next >= end) {
+            return true;
+        }
         let (next, quick) = (self.next, self.filler.is_quick());
         self.threads.as_mut().is_none_or(|threads| threads.is_ready_within(next, quick, time))
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -839,21 +839,46 @@ fn waiting_for_a_batch_can_be_given_up_and_counts_for_it() {
         let said = loader.failures().try_recv().unwrap();
         assert_eq!(said, "sample 50 cannot be read: the disk has gone");
     }
-    // Samples that take 40 ms each: a batch is not there at once, and what was waited is told with it.
-    let source = Leisurely(Duration::from_millis(40));
+    // Nothing comes until the gate is opened, and what was waited is told with the batch.
+    let gate = Arc::<(Mutex<bool>, Condvar)>::default();
+    let source = Gated(Arc::clone(&gate));
     let config = LoaderConfig { batch_size: 2, workers: 1, ..config() };
     let held_out = HeldOutLoader::new(Arc::new(source), config, Device::default()).unwrap();
     let mut batches = held_out.batches();
-    assert!(!batches.is_ready_within(Duration::from_millis(1)));
-    while !batches.is_ready_within(Duration::from_millis(10)) {}
+    assert!(!batches.is_ready_within(Duration::from_millis(30)));
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+    while !batches.is_ready_within(Duration::from_secs(1)) {}
     let batch = batches.next().unwrap().unwrap();
-    assert!(batch.wait >= Duration::from_millis(60), "{:?}", batch.wait);
+    assert!(batch.wait >= Duration::from_millis(30), "{:?}", batch.wait);
 }
 
-/// Eight samples, each of which takes its time.
-struct Leisurely(Duration);
+#[test]
+fn the_end_of_the_batches_needs_no_wait() {
+    for (workers, upload_ahead) in [(0, 0), (1, 0), (2, 0), (0, 2), (2, 2)] {
+        let config = LoaderConfig { workers, upload_ahead, ..config() };
+        let held_out = HeldOutLoader::new(Arc::new(Ragged(50)), config, Device::default()).unwrap();
+        let train = loader(Ragged(50), config);
+        for mut batches in [held_out.batches(), train.epoch(Position::START)] {
+            let mut taken = 0;
+            loop {
+                let patience = Instant::now();
+                while !batches.is_ready_within(Duration::from_millis(5)) {
+                    assert!(patience.elapsed() < Duration::from_secs(30), "{taken} were taken");
+                }
+                let Some(batch) = batches.next() else { break };
+                batch.unwrap();
+                taken += 1;
+            }
+            assert_eq!(taken, 4, "{workers} {upload_ahead}");
+        }
+    }
+}
 
-impl Source for Leisurely {
+/// Eight samples that can be read once the gate is open.
+struct Gated(Arc<(Mutex<bool>, Condvar)>);
+
+impl Source for Gated {
     fn len(&self) -> usize {
         8
     }
@@ -863,7 +888,8 @@ impl Source for Leisurely {
     }
 
     fn read(&self, _: usize, _: &mut [f32]) -> Result<Sample, LoadError> {
-        std::thread::sleep(self.0);
+        let (open, opened) = &*self.0;
+        drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
         Ok(Sample { length: 1, label: None })
     }
 

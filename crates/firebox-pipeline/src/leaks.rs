@@ -92,7 +92,8 @@ impl<'a> Checking<'a> {
                     | DataError::NoValue { .. }
                     | DataError::NothingLeft { .. }
                     | DataError::TimeframeWarmup { .. }
-                    | DataError::Interval { .. }),
+                    | DataError::Interval { .. }
+                    | DataError::OtherStep { .. }),
                 ) => few.push((*moment, error)),
                 Err(error) => return Err(error.into()),
             }

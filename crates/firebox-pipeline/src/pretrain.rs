@@ -230,7 +230,7 @@ impl Run<'_> {
             } else {
                 let held_out =
                     NormalisedWindows::new(validation.clone(), windows.normaliser.clone());
-                let key = Some(self.keys.augmented);
+                let key = Some(self.keys.windows);
                 Some(self.validation_loader(Arc::new(held_out), &loader, key, self.loader())?)
             };
             let channels = windows.ingested.set.channels().len();

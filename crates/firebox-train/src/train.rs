@@ -145,13 +145,15 @@ const SILENT: Duration = Duration::from_secs(30);
 /// Time for a failure of a loader's thread to end the run by itself, in which case it is not told twice.
 const ENDING: Duration = Duration::from_millis(600);
 
-/// Tells of a failure of the loader's threads within a second, where a step takes longer: the run ends with that step.
-/// Ends when what it returns is dropped.
+/// Tells of a failure of the loader's threads within a second, where it ends the run later than that: after the step in
+/// hand, or an epoch's end. Ends when what it returns is dropped.
 fn tell_failures<'scope>(
     scope: &'scope Scope<'scope, '_>,
     failures: Receiver<String>,
     listener: &'scope dyn Listener,
 ) -> Sender<()> {
+    // What was said of another training is not of this one.
+    while failures.try_recv().is_ok() {}
     let (running, ended) = bounded(0);
     scope.spawn(move || {
         let message = select! {
@@ -160,7 +162,7 @@ fn tell_failures<'scope>(
         };
         let still_running = ended.recv_timeout(ENDING) == Err(RecvTimeoutError::Timeout);
         if let (Ok(message), true) = (message, still_running) {
-            let message = format!("the run ends after the step in hand: {message}");
+            let message = format!("the run ends where that batch is needed: {message}");
             listener.on(&Event::Warning { message });
         }
     });

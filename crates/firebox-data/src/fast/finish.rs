@@ -33,7 +33,7 @@ pub(super) struct Whole {
 
 /// Cuts the series, leaves out what is to be left out, and sums up what was found.
 pub(super) fn finish(
-    AllRead { mut read, mut works, layout, spacing, missing_nowhere }: AllRead,
+    AllRead { mut read, mut works, layout, spacing }: AllRead,
     (config, progress): (&DataConfig, &Progress<'_>),
     mapping: &Mapping,
     sink: &mut Sink<'_>,
@@ -88,7 +88,6 @@ pub(super) fn finish(
         series_column: mapping.series.clone(),
         label_column: mapping.label.clone(),
         classes: classes.clone(),
-        missing_nowhere,
         label_like: mapping.label_like.clone(),
         interval: of_rows,
         interval_declared: config.interval.is_some(),

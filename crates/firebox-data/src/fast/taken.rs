@@ -142,8 +142,6 @@ pub(super) struct AllRead {
     pub(super) layout: Arc<Layout>,
     /// The interval that rows were left out by which follow too soon, if they were.
     pub(super) spacing: Option<i64>,
-    /// Declared texts for missing values that no cell of the files is.
-    pub(super) missing_nowhere: Vec<String>,
 }
 
 /// The series that were read, in the order in which they come first.
@@ -370,7 +368,7 @@ impl Taken {
         }
         self.close(sink)?;
         let Self { read, works, layout, spacing, .. } = self;
-        Ok(AllRead { read, works, layout, spacing, missing_nowhere: vec![] })
+        Ok(AllRead { read, works, layout, spacing })
     }
 }
 

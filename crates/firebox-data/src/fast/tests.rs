@@ -588,7 +588,7 @@ fn parts_once(
         taken.end_file(&mut sink)?;
     }
     let told = Told { progress: &Progress::untold(), timed: &|_| () };
-    whole(taken.finish(&mut sink, told.progress)?, config, mapping, sink, &told)
+    whole(taken.finish(&mut sink, told.progress)?, (&[], config), mapping, sink, &told)
 }
 
 /// The short way by groups of rows of the file, some at once.
@@ -636,7 +636,7 @@ fn groups_once(
         }
     }
     let told = Told { progress: &Progress::untold(), timed: &|_| () };
-    whole(taken.finish(&mut sink, told.progress)?, config, known(mapping)?, sink, &told)
+    whole(taken.finish(&mut sink, told.progress)?, (&[], config), known(mapping)?, sink, &told)
 }
 
 /// Policies that the short way follows.

@@ -4,6 +4,7 @@
 mod config;
 mod measure;
 mod page;
+mod rows;
 mod sequences;
 
 use std::sync::Arc;
@@ -200,6 +201,7 @@ impl Chain for Forecast {
         let mut evaluated = 0;
         let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
             let measured = measure::measure(run, &sequences, &models)?;
+            rows::write(&work.path.join(rows::FILE), &sequences, &measured)?;
             let detail = format!("{} test windows", measured.evaluation.windows);
             Ok((measured, false, detail))
         });
@@ -430,7 +432,12 @@ impl Parts {
                 let windows = NormalisedWindows::new(validation.clone(), normaliser());
                 let batch_size = validation_batch(loader.batch_size, run.config.window.length);
                 let loader = LoaderConfig { batch_size, ..loader };
-                Some(run.validation_loader(Arc::new(windows), &train, Some(key), loader)?)
+                Some(run.validation_loader(
+                    Arc::new(windows),
+                    &train,
+                    Some(run.keys.windows),
+                    loader,
+                )?)
             }
         };
         let rule = sequences.rule();

@@ -51,6 +51,8 @@ impl<M: Module> Session<'_, M> {
             return;
         }
         let message = match self.interrupt(saver) {
+            // Nobody will go on with it.
+            Ok(_) if self.saved.is_none_or(|(saved, _)| saved != step) => return,
             Ok(_) => format!(
                 "the data failed after step {step}, which is saved: the same command goes on from there"
             ),
