@@ -409,6 +409,29 @@ mod tests {
     }
 
     #[test]
+    fn a_beginning_of_another_rate_is_not_tried_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("merged.csv");
+        let steps = (0..1000).map(|row| if row < 400 { 45 } else { 60 });
+        let times = steps.scan(0u32, |at, step| {
+            *at += step;
+            Some(*at)
+        });
+        let row = |at: u32| {
+            let [hours, minutes, seconds] = [at / 3600, at / 60 % 60, at % 60];
+            format!("2024-01-01T{hours:02}:{minutes:02}:{seconds:02},{}\n", at * 7919 % 101)
+        };
+        let rows: String = times.map(row).collect();
+        std::fs::write(&file, format!("time,x\n{rows}")).unwrap();
+        let mut config =
+            PipelineConfig { data: DataConfig::new(file), ..PipelineConfig::default() };
+        (config.window.length, config.labels) = (10, Labels::None);
+        let lines = Checking::new(&config, &Silent).unwrap().run().unwrap().lines;
+        let found = lines.iter().find(|line| line.starts_with("not tried")).unwrap();
+        assert!(found.contains("has steps of 45s"), "{found}");
+    }
+
+    #[test]
     fn what_forecasts_are_made_from_is_checked_too() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(folder.path());
