@@ -19,7 +19,7 @@
 //!
 //! Which gaps are filled, and which channels are constant and left out, is known at the end alone: then what was stored
 //! is copied with the former and without the latter ([`rewrite`]). Where timeframes are to be made, what was stored are
-//! their source bars, which are never put in place: the features are ([`timeframes::store`]).
+//! their source bars, which are never put in place: the features are ([`timeframes::make`]).
 
 mod files;
 mod finish;
