@@ -1,7 +1,7 @@
 //! Channels that never change where training looks, and do elsewhere. No scale can be fitted on them: what fits one
 //! takes 1, and whoever runs it has to tell of that. One that never changes at all is told of by the checks of the data.
 
-use crate::{ForecastRule, SeriesSet, Steps, TrainWindows};
+use crate::{ForecastRule, SeriesSet, Steps, TrainWindows, Window};
 
 /// A channel with one value in all of a training part.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,10 +15,17 @@ pub struct Unchanging {
 /// Those of the channels that windows show.
 pub fn unchanging_channels(train: &TrainWindows) -> Vec<Unchanging> {
     let set = train.set();
+    let first = |window: &Window| (window.series as usize, window.start as usize);
+    let starts = || train.windows().iter().map(first);
+    // The first steps of some windows tell of nearly every channel that it changes.
+    let all = (0..set.channels().len()).filter(|channel| same(set, *channel, starts()).is_some());
+    let left: Vec<usize> = all.collect();
+    if left.is_empty() {
+        return vec![];
+    }
     // Windows overlap, and a channel that does not change is looked at to the end.
     let steps = Steps::of_windows(set, train.windows());
-    let of = |channel| unchanging(set, channel, steps.each());
-    (0..set.channels().len()).filter_map(of).collect()
+    left.into_iter().filter_map(|channel| unchanging(set, channel, steps.each())).collect()
 }
 
 /// Those of the targets, in the steps that are forecast, and of the static channels, each once. `set` is the one that the
@@ -55,18 +62,27 @@ fn unchanging(
     channel: usize,
     steps: impl Iterator<Item = (usize, usize)>,
 ) -> Option<Unchanging> {
+    let value = same(set, channel, steps)?;
+    let all = (0..)
+        .zip(set.series())
+        .flat_map(|(index, series)| (0..series.len()).map(move |step| (index, step)));
+    // It has another one somewhere.
+    let name = || set.channels()[channel].name.clone();
+    same(set, channel, all).is_none().then(|| Unchanging { channel: name(), value })
+}
+
+/// The one value that a channel has at these steps of series; none if it has several.
+fn same(
+    set: &SeriesSet,
+    channel: usize,
+    steps: impl Iterator<Item = (usize, usize)>,
+) -> Option<f64> {
     let width = set.channels().len();
-    let at = |series: usize, step: usize| set.series()[series].values.at(step * width + channel);
-    let mut seen = steps.map(|(series, step)| at(series, step));
+    let at =
+        |(series, step): (usize, usize)| set.series()[series].values.at(step * width + channel);
+    let mut seen = steps.map(at);
     let value = seen.next()?;
-    if !seen.all(|other| other == value) {
-        return None;
-    }
-    let changes = |(index, series): (usize, &crate::Series)| {
-        (0..series.len()).any(|step| at(index, step) != value)
-    };
-    let somewhere = set.series().iter().enumerate().any(changes);
-    somewhere.then(|| Unchanging { channel: set.channels()[channel].name.clone(), value })
+    seen.all(|other| other == value).then_some(value)
 }
 
 #[cfg(test)]

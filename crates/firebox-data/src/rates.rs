@@ -23,6 +23,22 @@ pub(crate) fn uneven(difference: i64, interval: i64) -> Option<i64> {
     (off > interval / 10 && is_near(difference, interval)).then_some(off)
 }
 
+/// Times that are passed by at once where all are regular.
+const AT_ONCE: usize = 1024;
+
+/// The steps that do not follow the one before by the interval. Regular times, of which nearly all are, take no more than
+/// reading them.
+pub(crate) fn irregular(times: &[i64], interval: i64) -> impl Iterator<Item = usize> {
+    let off = move |step: usize| times[step] - times[step - 1] - interval;
+    (1..times.len()).step_by(AT_ONCE).flat_map(move |first| {
+        let end = times.len().min(first + AT_ONCE);
+        let own = times[first - 1..end].windows(2);
+        let any = own.fold(0, |any, pair| any | (pair[1] - pair[0] - interval));
+        let steps = if any == 0 { end..end } else { first..end };
+        steps.filter(move |step| off(*step) != 0)
+    })
+}
+
 /// What the steps that count as one are.
 #[derive(Default)]
 struct Near {
@@ -37,9 +53,10 @@ struct Near {
 
 impl Near {
     fn of(times: &[i64], interval: i64, tolerance: i64) -> Self {
-        let mut near = Self::default();
-        for pair in times.windows(2) {
-            let difference = pair[1] - pair[0];
+        let (mut near, mut regular) = (Self::default(), times.len().saturating_sub(1) as u64);
+        for step in irregular(times, interval) {
+            let difference = times[step] - times[step - 1];
+            regular -= 1;
             if is_near(difference, interval) {
                 let over = difference - interval;
                 near.steps += 1;
@@ -50,7 +67,11 @@ impl Near {
                 near.ends = Some([shortest.min(difference), longest.max(difference)]);
             }
         }
-        near
+        if regular > 0 {
+            let [shortest, longest] = near.ends.unwrap_or([interval; 2]);
+            near.ends = Some([shortest.min(interval), longest.max(interval)]);
+        }
+        Self { steps: near.steps + regular, ..near }
     }
 }
 
@@ -163,6 +184,21 @@ mod tests {
         check(&[120; 7], None);
         check(&[120, 180, 120, 240, 120, 120, 300, 120], None);
         check(&[120, 60, 120, 120, 120, 120, 120, 120], None);
+    }
+
+    #[test]
+    fn steps_that_are_not_regular_are_found_wherever_they_are() {
+        for (count, odd) in [
+            (0, vec![]),
+            (1, vec![]),
+            (5000, vec![]),
+            (5000, vec![1, 1023, 1024, 1025, 4999]),
+            (1025, vec![1024]),
+        ] {
+            let step = |step: usize| if odd.contains(&step) { 61 } else { 60 };
+            let all = times((1..count.max(1)).map(step));
+            assert_eq!(irregular(&all, MINUTE).collect::<Vec<_>>(), odd, "{count}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use firebox_core::{Channel, Role, Series, StepLabels};
 
 use crate::checks::{duration, moment};
-use crate::rates::{other_step, uneven};
+use crate::rates::{irregular, other_step, uneven};
 use crate::raw::{NO_LABEL, RawLabels, RawSeries, label_of};
 use crate::{
     ChannelChecks, CheckPolicies, CrowdedPolicy, Defect, GapPolicy, Policy, SeriesChecks, time,
@@ -412,8 +412,9 @@ impl Work {
         self.counts.segments = self.segments.len() as u64;
     }
 
-    /// Counts the gaps in these times, and looks whether their steps are those of the interval. Returns the steps behind those that are cut, and behind those that are filled,
-    /// with how many are missing: a gap beside a step that is gone is cut.
+    /// Counts the gaps in these times, and looks whether their steps are those of the interval. Returns the steps behind
+    /// those that are cut, and behind those that are filled, with how many are missing: a gap beside a step that is gone is
+    /// cut.
     pub(crate) fn find_gaps(
         &mut self,
         times: &[i64],
@@ -424,7 +425,7 @@ impl Work {
         let (mut cuts, mut fills) = (Vec::new(), Vec::new());
         let were_left_out = policies.crowded == CrowdedPolicy::Drop && self.counts.crowded > 0;
         self.other_step = other_step(times, interval, policies, were_left_out);
-        for step in 1..times.len() {
+        for step in irregular(times, interval) {
             let difference = times[step] - times[step - 1];
             if let Some(off) = uneven(difference, interval) {
                 self.note_uneven(step, times[step], (difference, off));

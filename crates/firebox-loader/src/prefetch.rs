@@ -199,12 +199,9 @@ impl Prefetch {
         Some(filled)
     }
 
-    /// Whether the next batch, or what is to be said instead of it, is there or would be made by the caller. Waits for it
-    /// no longer than this.
+    /// Whether the next batch, of which there must be one, or what is to be said instead of it, is there or would be made by
+    /// the caller. Waits for it no longer than this.
     pub(crate) fn is_ready_within(&mut self, time: Duration) -> bool {
-        if self.end.is_some_and(|end| self.next >= end) {
-            return true;
-        }
         let (next, quick) = (self.next, self.filler.is_quick());
         self.threads.as_mut().is_none_or(|threads| threads.is_ready_within(next, quick, time))
     }

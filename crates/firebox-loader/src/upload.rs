@@ -124,8 +124,8 @@ impl Uploads {
         }
     }
 
-    /// Whether the next batch, or what is to be said instead of it, is there or would be made by the caller. Waits for it
-    /// no longer than this.
+    /// Whether the next batch, of which there must be one, or what is to be said instead of it, is there or would be made by
+    /// the caller. Waits for it no longer than this.
     pub(crate) fn is_ready_within(&mut self, time: Duration) -> bool {
         match self {
             Self::Here(prefetch, _) => prefetch.is_ready_within(time),

@@ -16,76 +16,60 @@ use firebox_loader::{
     Batch, HeldOutLoader, LoadError, LoaderConfig, Sample, Source, TrainLoader, TrainSource,
 };
 use firebox_models::Loss;
-use firebox_train::{
-    AdamWConfig, Constant, Data, Objective, Optimizer, Outcome, Run, Schedule, Streams,
-    TrainConfig, TrainError, checkpoints, train,
-};
-use support::{Plan, Point, SEED, ToMean, Warnings, Waves, point, steps, weights};
+use firebox_train::{Data, Objective, Outcome, Run, Streams, TrainError, checkpoints, train};
+use support::{Plan, Point, SEED, ToMean, Warnings, Waves, config, point, steps, weights};
+
+/// Waves, before each of which something is done.
+struct Before<F>(F);
+
+const WAVES: Waves = Waves { samples: 40, seed: 1 };
+
+impl<F: Fn(usize) -> Result<(), LoadError> + Send + Sync> Source for Before<F> {
+    fn len(&self) -> usize {
+        WAVES.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        WAVES.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        (self.0)(index)?;
+        WAVES.read(index, out)
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl<F: Fn(usize) -> Result<(), LoadError> + Send + Sync> TrainSource for Before<F> {}
 
 /// Waves of which one cannot be read while `fails` is set, or is waited with until it is.
-struct Failing {
-    waves: Waves,
-    sample: usize,
-    fails: Arc<AtomicBool>,
-    waits: bool,
-}
-
-impl Source for Failing {
-    fn len(&self) -> usize {
-        self.waves.len()
-    }
-
-    fn shape(&self) -> [usize; 2] {
-        self.waves.shape()
-    }
-
-    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        while index == self.sample && self.waits && !self.fails.load(Ordering::Relaxed) {
+fn failing_source(fails: &Arc<AtomicBool>, waits: bool) -> impl TrainSource + use<> {
+    let fails = Arc::clone(fails);
+    Before(move |index| {
+        while index == 17 && waits && !fails.load(Ordering::Relaxed) {
             thread::sleep(Duration::from_millis(1));
         }
-        if index == self.sample && self.fails.load(Ordering::Relaxed) {
-            return Err(LoadError::Sample { index, source: "the disk has gone".into() });
+        match index == 17 && fails.load(Ordering::Relaxed) {
+            true => Err(LoadError::Sample { index, source: "the disk has gone".into() }),
+            false => Ok(()),
         }
-        self.waves.read(index, out)
-    }
-
-    fn classes(&self) -> &[String] {
-        &[]
-    }
+    })
 }
-
-impl TrainSource for Failing {}
 
 /// Waves whose threads stand still from the fifth sample on, until they are let go.
-struct Silent {
-    waves: Waves,
-    reads: AtomicUsize,
-    gate: Arc<(Mutex<bool>, Condvar)>,
-}
-
-impl Source for Silent {
-    fn len(&self) -> usize {
-        self.waves.len()
-    }
-
-    fn shape(&self) -> [usize; 2] {
-        self.waves.shape()
-    }
-
-    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        if self.reads.fetch_add(1, Ordering::Relaxed) >= 4 {
-            let (open, opened) = &*self.gate;
+fn silent_source(gate: &Arc<(Mutex<bool>, Condvar)>) -> impl TrainSource + use<> {
+    let (gate, reads) = (Arc::clone(gate), AtomicUsize::new(0));
+    Before(move |_| {
+        if reads.fetch_add(1, Ordering::Relaxed) >= 4 {
+            let (open, opened) = &*gate;
             drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
         }
-        self.waves.read(index, out)
-    }
-
-    fn classes(&self) -> &[String] {
-        &[]
-    }
+        Ok(())
+    })
 }
-
-impl TrainSource for Silent {}
 
 /// Steps that take their time; since the first was begun, a sample cannot be read.
 struct Slow(Arc<AtomicBool>, Mutex<Option<Instant>>);
@@ -96,17 +80,6 @@ impl Objective<Point> for Slow {
         self.0.store(true, Ordering::Relaxed);
         thread::sleep(Duration::from_secs(3));
         ToMean::default().loss(model, batch, streams)
-    }
-}
-
-fn config() -> TrainConfig {
-    let adamw = AdamWConfig { learning_rate: 1e-2, ..AdamWConfig::default() };
-    TrainConfig {
-        epochs: 3,
-        optimizer: Optimizer::AdamW(adamw),
-        schedule: Schedule::Constant(Constant::default()),
-        early_stopping: None,
-        ..TrainConfig::default()
     }
 }
 
@@ -132,9 +105,7 @@ fn validation(upload_ahead: usize) -> HeldOutLoader {
 
 fn failing(fails: bool, upload_ahead: usize) -> (TrainLoader, Arc<AtomicBool>) {
     let fails = Arc::new(AtomicBool::new(fails));
-    let waves = Waves { samples: 40, seed: 1 };
-    let source = Failing { waves, sample: 17, fails: Arc::clone(&fails), waits: false };
-    (loader(source, 2, upload_ahead), fails)
+    (loader(failing_source(&fails, false), 2, upload_ahead), fails)
 }
 
 #[test]
@@ -143,8 +114,9 @@ fn what_was_learnt_before_data_fail_is_kept_and_gone_on_with() {
         let whole = tempfile::tempdir().unwrap();
         let ((sound, _), held_out) = (failing(false, upload_ahead), validation(upload_ahead));
         let data = Data { train: &sound, validation: Some(&held_out) };
-        let expected =
-            Plan::new(whole.path()).train(point(), &ToMean::default(), data, &config()).unwrap();
+        let expected = Plan::new(whole.path())
+            .train(point(), &ToMean::default(), data, &config(1e-2))
+            .unwrap();
         let folder = tempfile::tempdir().unwrap();
         let (loader, fails) = failing(false, upload_ahead);
         // From the second epoch on, so that steps were taken whichever batch it is in.
@@ -157,7 +129,7 @@ fn what_was_learnt_before_data_fail_is_kept_and_gone_on_with() {
         };
         let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
         let data = Data { train: &loader, validation: Some(&held_out) };
-        let failed = plan.train(point(), &ToMean::default(), data, &config());
+        let failed = plan.train(point(), &ToMean::default(), data, &config(1e-2));
         assert!(matches!(failed, Err(TrainError::Load(LoadError::Sample { index: 17, .. }))));
         let taken = steps(folder.path()).len() as u64;
         let kept = checkpoints(&folder.path().join("checkpoints")).unwrap();
@@ -169,7 +141,7 @@ fn what_was_learnt_before_data_fail_is_kept_and_gone_on_with() {
         let (loader, _) = failing(false, upload_ahead);
         let data = Data { train: &loader, validation: Some(&held_out) };
         let plan = Plan::resumed(folder.path());
-        let trained = plan.train(point(), &ToMean::default(), data, &config()).unwrap();
+        let trained = plan.train(point(), &ToMean::default(), data, &config(1e-2)).unwrap();
         assert_eq!(weights(&trained.model), weights(&expected.model), "{upload_ahead}");
         assert_eq!(steps(folder.path()), steps(whole.path()), "{upload_ahead}");
     }
@@ -180,10 +152,8 @@ fn a_failure_is_told_within_a_second_however_long_a_step_takes() {
     for upload_ahead in [0, 2] {
         let folder = tempfile::tempdir().unwrap();
         let fails = Arc::<AtomicBool>::default();
-        let waves = Waves { samples: 40, seed: 1 };
-        let source = Failing { waves, sample: 17, fails: Arc::clone(&fails), waits: true };
         // The whole epoch is read ahead.
-        let source = loader(source, 12, upload_ahead);
+        let source = loader(failing_source(&fails, true), 12, upload_ahead);
         let told = Mutex::new(None);
         let watch = |event: &Event| {
             if let Event::Warning { message } = event
@@ -199,7 +169,7 @@ fn a_failure_is_told_within_a_second_however_long_a_step_takes() {
         let slow = Slow(fails, Mutex::default());
         let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
         let data = Data { train: &source, validation: None };
-        let failed = plan.train(point(), &slow, data, &config());
+        let failed = plan.train(point(), &slow, data, &config(1e-2));
         assert!(matches!(failed, Err(TrainError::Load(_))));
         let told = told.lock().unwrap().expect("it was told");
         let begun = slow.1.lock().unwrap().expect("a step was begun");
@@ -213,9 +183,7 @@ fn a_stop_is_heeded_while_nothing_answers_and_threads_are_left_behind() {
     for upload_ahead in [0, 2] {
         let folder = tempfile::tempdir().unwrap();
         let gate = Arc::<(Mutex<bool>, Condvar)>::default();
-        let waves = Waves { samples: 40, seed: 1 };
-        let source = Silent { waves, reads: AtomicUsize::new(0), gate: Arc::clone(&gate) };
-        let source = loader(source, 2, upload_ahead);
+        let source = loader(silent_source(&gate), 2, upload_ahead);
         let stop = AtomicBool::new(false);
         let stopped = thread::scope(|scope| {
             let (taken, first) = std::sync::mpsc::channel();
@@ -242,7 +210,7 @@ fn a_stop_is_heeded_while_nothing_answers_and_threads_are_left_behind() {
             };
             let begin = Instant::now();
             let data = Data { train: &source, validation: None };
-            let trained = train(point(), &ToMean::default(), data, &config(), &run).unwrap();
+            let trained = train(point(), &ToMean::default(), data, &config(1e-2), &run).unwrap();
             drop(source);
             assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
             trained.summary

@@ -14,24 +14,14 @@ use firebox_core::{Event, Request, Requests, Stream};
 use firebox_loader::Batch;
 use firebox_models::Loss;
 use firebox_train::{
-    AdamWConfig, CheckpointConfig, Constant, Data, EarlyStopping, History, Keep, NonFinite,
-    Objective, Optimizer, Outcome, Pretraining, Schedule, ScoreError, SgdConfig, Streams,
-    TrainConfig, TrainError, checkpoints, load_weights,
+    CheckpointConfig, Data, EarlyStopping, History, Keep, NonFinite, Objective, Optimizer, Outcome,
+    Pretraining, Schedule, ScoreError, SgdConfig, Streams, TrainConfig, TrainError, checkpoints,
+    load_weights,
 };
 use support::{
-    Plan, Point, SEED, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights,
+    Plan, Point, SEED, ToMean, Warnings, autoencoder, config, held_out, loader, point, steps,
+    weights,
 };
-
-fn config(learning_rate: f64) -> TrainConfig {
-    let adamw = AdamWConfig { learning_rate, ..AdamWConfig::default() };
-    TrainConfig {
-        epochs: 3,
-        optimizer: Optimizer::AdamW(adamw),
-        schedule: Schedule::Constant(Constant::default()),
-        early_stopping: None,
-        ..TrainConfig::default()
-    }
-}
 
 fn every_steps(n: u64) -> CheckpointConfig {
     CheckpointConfig { keep: Keep::EverySteps(n), ..CheckpointConfig::default() }

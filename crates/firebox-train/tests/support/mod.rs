@@ -14,7 +14,8 @@ use firebox_loader::{
 };
 use firebox_models::{BiLstmMae, BiLstmMaeConfig, Loss, read_parameters};
 use firebox_train::{
-    Data, History, Objective, Run, StepRecord, Streams, TrainConfig, TrainError, Trained, train,
+    AdamWConfig, Constant, Data, History, Objective, Optimizer, Run, Schedule, StepRecord, Streams,
+    TrainConfig, TrainError, Trained, train,
 };
 
 pub(crate) const TIME: usize = 14;
@@ -75,6 +76,18 @@ pub(crate) fn autoencoder(dropout: f64, latent_weight: f64) -> BiLstmMae {
         ..BiLstmMaeConfig::default()
     };
     config.init(Stream::new(SEED, "weights"), 2, &Device::default()).unwrap()
+}
+
+/// Three epochs at one rate, to their end.
+pub(crate) fn config(learning_rate: f64) -> TrainConfig {
+    let adamw = AdamWConfig { learning_rate, ..AdamWConfig::default() };
+    TrainConfig {
+        epochs: 3,
+        optimizer: Optimizer::AdamW(adamw),
+        schedule: Schedule::Constant(Constant::default()),
+        early_stopping: None,
+        ..TrainConfig::default()
+    }
 }
 
 /// A model of one weight: quick, and its loss can be made to be anything.
