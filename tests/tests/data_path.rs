@@ -365,6 +365,54 @@ fn a_pipeline_trains_on_converted_samples_as_on_their_arrays() {
     assert!(errors(&output).contains("convert the arrays again"), "{}", errors(&output));
 }
 
+/// Anonymous memory of a whole run on so many arrays, in KiB at most, and its run.
+#[cfg(target_os = "linux")]
+fn most_of_a_run(arrays: usize) -> usize {
+    const STEPS: usize = 8192;
+    let folder = project(PIPELINE, 10);
+    for number in 0..arrays {
+        let path = folder.path().join(format!("arrays/{number:04}.npy"));
+        array(&path, STEPS, |at| ((at * (number + 3)) % 1009) as f32 / 100.0);
+    }
+    let settings = [
+        "data.path=arrays",
+        "labels=none",
+        "window.length=64",
+        "window.stride=64",
+        "augment.versions=1",
+        "loader.batch_size=256",
+        "loader.resident=stream",
+        "train.epochs=1",
+        "train.max_steps=40",
+        "evaluate.seeds=1",
+    ];
+    let sets = settings.iter().flat_map(|setting| ["--set", setting]);
+    let mut run = command(folder.path(), &["run", "p.toml"]);
+    run.args(sets).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
+    let mut child = run.spawn().unwrap();
+    let (status, mut most) = (PathBuf::from(format!("/proc/{}/status", child.id())), 0);
+    while child.try_wait().unwrap().is_none() {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let anonymous = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = anonymous.and_then(|kib| kib.trim().trim_end_matches(" kB").parse().ok());
+        most = most.max(kib.unwrap_or(0));
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    most
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_takes_no_more_memory_for_more_data() {
+    let [few, many] = [100, 2100].map(most_of_a_run);
+    // Of f32, two for each step; series are stored as float64.
+    let more = 2000 * 8192 * 2 * 4 / 1024;
+    println!("{few} KiB of anonymous memory, and {many} for {more} KiB of data more");
+    assert!(many < few + more / 4, "{few} KiB, and {many} for {more} KiB of data more");
+}
+
 /// Folders in a cache that hold a manifest, and so count as done.
 #[cfg(target_os = "linux")]
 fn stored(listed: &str, bucket: &str) -> bool {

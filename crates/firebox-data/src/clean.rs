@@ -14,7 +14,7 @@ use crate::raw::{Raw, RawSeries};
 use crate::work::Work;
 use crate::{
     Action, CheckPolicies, Checks, ConstantPolicy, CrowdedPolicy, DataError, Defect, Finding,
-    GapPolicy, Interval, Policy,
+    GapPolicy, Interval, Policy, SeriesChecks,
 };
 
 /// Applies the policies to all series.
@@ -34,12 +34,7 @@ pub(crate) fn clean(
     let found = most_frequent(times);
     refuse_contradiction(declared, found)?;
     let interval = declared.map(Interval::microseconds).or(found);
-    works.par_iter_mut().for_each(|work| {
-        work.crowded(interval, policies);
-        let removed = work.values(&channels, policies);
-        work.gaps(&channels, interval, removed, policies);
-        work.find_constant();
-    });
+    works.par_iter_mut().for_each(|work| work.mend(&channels, interval, policies));
     let constant = constant_channels(&works, channels.len());
     let of_rows = interval.and_then(Interval::from_microseconds).filter(|_| raw.time.is_some());
     let findings = findings(&works, &channels, &constant, of_rows, policies);
@@ -132,9 +127,8 @@ pub(crate) fn refuse_contradiction(
 
 fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataError> {
     let path = |series: &RawSeries| series.place(0).0.to_path_buf();
-    let longest = raw.series.iter().max_by_key(|series| series.len());
-    if let Some(longest) = longest.filter(|longest| longest.len() < 2) {
-        return Err(DataError::TooShort { path: path(longest), steps: longest.len() });
+    if let Some(longest) = raw.series.iter().max_by_key(|series| series.len()) {
+        refuse_short(longest.len(), || path(longest))?;
     }
     for (index, channel) in channels.iter().enumerate() {
         let has = |series: &RawSeries| series.columns[index].iter().any(|value| value.is_finite());
@@ -144,6 +138,17 @@ fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataErro
         }
     }
     Ok(())
+}
+
+/// Refuses data whose longest series, of this file, has one step.
+pub(crate) fn refuse_short(
+    longest: usize,
+    path: impl FnOnce() -> PathBuf,
+) -> Result<(), DataError> {
+    match longest < 2 {
+        true => Err(DataError::TooShort { path: path(), steps: longest }),
+        false => Ok(()),
+    }
 }
 
 /// A channel has no value in any series, of which these are the first files.
@@ -215,15 +220,23 @@ pub(crate) fn drop_channels(
     works: &mut [Work],
     constant: &[usize],
 ) -> Result<(), DataError> {
-    if constant.len() == channels.len() {
-        let channels = channels.iter().map(|channel| channel.name.clone()).collect();
-        return Err(DataError::AllConstant { channels });
-    }
+    refuse_all(channels, constant)?;
     for index in constant.iter().rev() {
         channels.remove(*index);
         works.iter_mut().for_each(|work| drop(work.raw.columns.remove(*index)));
     }
     Ok(())
+}
+
+/// Refuses to leave out every channel.
+pub(crate) fn refuse_all(channels: &[Channel], left_out: &[usize]) -> Result<(), DataError> {
+    match left_out.len() == channels.len() {
+        true => {
+            let channels = channels.iter().map(|channel| channel.name.clone()).collect();
+            Err(DataError::AllConstant { channels })
+        }
+        false => Ok(()),
+    }
 }
 
 /// What was done about missing values of a channel where they are filled, and how many were not.
@@ -342,25 +355,32 @@ pub(crate) fn findings(
     });
     found.push(sum(Defect::Uneven, None, Action::Kept, &|work| work.counts.uneven, &more));
     let mut found: Vec<_> = found.into_iter().flatten().collect();
-    found.extend(constant.iter().map(|channel| {
-        Finding {
-            defect: Defect::Constant,
-            channel: Some(channels[*channel].name.clone()),
-            count: 1,
-            series: works.len() as u64,
-            action: match policies.constant {
-                ConstantPolicy::Error => Action::Refused,
-                ConstantPolicy::Drop => Action::Dropped,
-                ConstantPolicy::Keep => Action::Kept,
-            },
-            detail: works
-                .iter()
-                .find_map(|work| work.raw.columns[*channel].first())
-                .map(|value| format!("every value is {value}"))
-                .unwrap_or_default(),
-        }
-    }));
+    let first =
+        |channel: usize| works.iter().find_map(|work| work.raw.columns[channel].first()).copied();
+    let constant = constant.iter().map(|channel| (*channel, first(*channel)));
+    found.extend(constant.map(|of| constant_finding(of, channels, works.len(), policies.constant)));
     found
+}
+
+/// What is said of a channel whose every value is this one, in so many series.
+pub(crate) fn constant_finding(
+    (channel, value): (usize, Option<f64>),
+    channels: &[Channel],
+    series: usize,
+    policy: ConstantPolicy,
+) -> Finding {
+    Finding {
+        defect: Defect::Constant,
+        channel: Some(channels[channel].name.clone()),
+        count: 1,
+        series: series as u64,
+        action: match policy {
+            ConstantPolicy::Error => Action::Refused,
+            ConstantPolicy::Drop => Action::Dropped,
+            ConstantPolicy::Keep => Action::Kept,
+        },
+        detail: value.map(|value| format!("every value is {value}")).unwrap_or_default(),
+    }
 }
 
 /// What is said of data most of whose steps are of no interval.
@@ -382,14 +402,6 @@ pub(crate) fn summary(works: &[Work], channels: &[Channel], findings: Vec<Findin
     let sum = |count: &dyn Fn(&Work) -> u64| works.iter().map(count).sum();
     let with_times = works.iter().filter_map(|work| work.raw.time.as_ref());
     let ends = with_times.filter_map(|time| Some([*time.first()?, *time.last()?]));
-    let mut by_series = Vec::new();
-    for work in works {
-        let mut counts = work.counts.clone();
-        counts.channels = work.channels.iter().filter(|c| !c.is_clean()).cloned().collect();
-        if !counts.is_clean() {
-            by_series.push(counts);
-        }
-    }
     Checks {
         rows: sum(&|work| work.counts.rows),
         steps: sum(&|work| work.counts.steps),
@@ -398,7 +410,14 @@ pub(crate) fn summary(works: &[Work], channels: &[Channel], findings: Vec<Findin
         channels: channels.to_vec(),
         span: ends.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]),
         findings,
-        by_series,
+        by_series: works.iter().filter_map(told).collect(),
         ..Checks::default()
     }
+}
+
+/// What is told of a series by itself, if anything.
+pub(crate) fn told(work: &Work) -> Option<SeriesChecks> {
+    let mut counts = work.counts.clone();
+    counts.channels = work.channels.iter().filter(|c| !c.is_clean()).cloned().collect();
+    (!counts.is_clean()).then_some(counts)
 }

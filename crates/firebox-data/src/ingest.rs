@@ -1,7 +1,8 @@
 //! From the `[data]` table to checked series, or to those that an earlier run has stored.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -213,6 +214,14 @@ fn read_and_store(
         }
     }
     warn_of_arrays(listener, config, inputs, LARGE);
+    match by_series::store(inputs, config, (cache, key), stop, progress) {
+        Ok(found) => {
+            progress.end();
+            return Ok(found);
+        }
+        Err(Stop::Failed(error)) => return Err(error),
+        Err(_) => {}
+    }
     // What is counted in files is not stored by files.
     let by_file = !is_table(inputs[0].format);
     progress.begin(u64::from(!by_file));
@@ -311,10 +320,10 @@ fn long_way(
 }
 
 /// Bytes of files that are read at once, one on each processor. A file of more is read alone, on all of them.
-const AT_ONCE: u64 = 16 << 20;
+pub(crate) const AT_ONCE: u64 = 16 << 20;
 
 /// The files in their order, small ones several at a time: most of the time that one takes is that of beginning.
-fn batches(inputs: &[Input]) -> impl Iterator<Item = &[Input]> {
+pub(crate) fn batches(inputs: &[Input]) -> impl Iterator<Item = &[Input]> {
     let length = |input: &Input| fs::metadata(&input.path).map_or(AT_ONCE, |found| found.len());
     let mut bytes = inputs.first().map_or(0, length);
     inputs.chunk_by(move |_, next| {
@@ -552,18 +561,19 @@ fn together(
     Ok(all)
 }
 
-fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, DataError> {
+/// Everything that one file holds.
+pub(crate) fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, DataError> {
     let Input { path, format, origin } = input;
     let bytes = |path: &Path| fs::read(path).map_err(DataError::io("read", path));
-    let names = &config.columns.channels;
     match format {
-        Format::Npy => {
-            let labels = label_file(config, input);
-            let label_bytes = labels.as_deref().map(bytes).transpose()?;
-            let labels = labels.as_deref().zip(label_bytes.as_deref());
-            npy::read(path, &bytes(path)?, labels, &input.stem(), *origin, names)
+        Format::Npy | Format::Ts => {
+            let mut whole = Raw::default();
+            each_part(config, input, usize::MAX, |part, _| -> Result<(), DataError> {
+                whole = part;
+                Ok(())
+            })?;
+            Ok(whole)
         }
-        Format::Ts => ts::read(path, &bytes(path)?, &input.stem(), *origin, names),
         Format::Market => settings::<MarketConfig>(path, &bytes(path)?)?.raw(path, *origin),
         Format::Demand => settings::<DemandConfig>(path, &bytes(path)?)?.raw(path, *origin),
         Format::Clips => settings::<ClipsConfig>(path, &bytes(path)?)?.raw(path, *origin),
@@ -572,6 +582,37 @@ fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, Data
             frame::load(input, config)?.reading(zone).series()
         }
     }
+}
+
+/// Reads an array or a `.ts` file, series of so many of its bytes at once, or one. `take` is told how many series have been
+/// read, of how many.
+pub(crate) fn each_part<E: From<DataError>>(
+    config: &DataConfig,
+    input: &Input,
+    at_once: usize,
+    take: impl FnMut(Raw, [usize; 2]) -> Result<(), E>,
+) -> Result<(), E> {
+    let path = &input.path;
+    let names = &config.columns.channels;
+    let file = File::open(path).map_err(DataError::io("read", path))?;
+    if input.format == Format::Ts {
+        return ts::each_part(
+            (input, names),
+            BufReader::with_capacity(1 << 20, file),
+            at_once,
+            take,
+        );
+    }
+    let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
+    let labels = match label_file(config, input) {
+        Some(path) => {
+            let bytes = fs::read(&path).map_err(DataError::io("read", &path))?;
+            Some((path, bytes))
+        }
+        None => None,
+    };
+    let labels = labels.as_ref().map(|(path, bytes)| (path.as_path(), &bytes[..]));
+    npy::each_part((input, names), (file, bytes), labels, at_once, take)
 }
 
 /// Settings that would be ignored are refused instead.

@@ -43,6 +43,7 @@
 
 mod arrays;
 mod batches;
+mod by_series;
 mod checks;
 mod clean;
 mod clips;

@@ -4,14 +4,18 @@
 //! and boolean values. Pickled objects, structures and complex numbers are refused. Source of the
 //! format: `numpy.lib.format`.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::Read;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::Origin;
+use firebox_core::Channel;
 use half::f16;
+use rayon::prelude::*;
 
+use crate::input::Input;
 use crate::raw::{Interner, NO_LABEL, Piece, Raw, RawLabels, RawSeries, Rows};
 use crate::ts::name_channels;
 use crate::{ChannelColumn, DataError, Format};
@@ -115,56 +119,61 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
 }
 
 fn decoded(bytes: &[u8], header: Header) -> Result<Array, String> {
-    let count = header.shape.iter().try_fold(1usize, |a, b| a.checked_mul(*b));
-    let wanted = count.and_then(|count| count.checked_mul(header.element.bytes));
     let data = &bytes[header.start..];
-    let (Some(count), Some(wanted)) = (count, wanted) else {
-        return Err(format!("its shape {:?} is beyond any memory", header.shape));
-    };
-    if data.len() < wanted {
-        return Err(format!("it is cut off: {} of {wanted} bytes of values", data.len()));
-    }
-    if data.len() > wanted {
-        return Err(format!(
-            "{} bytes follow the last value: save one array in each file",
-            data.len() - wanted
-        ));
-    }
+    fits(&header, data.len())?;
     let mut values = decode(data, &header);
-    debug_assert_eq!(values.len(), count);
     if header.fortran && header.shape.len() > 1 {
         values = from_fortran(&values, &header.shape);
     }
     Ok(Array { shape: header.shape, values })
 }
 
-/// Whether a file is an array of fractions, by its header.
-pub(crate) fn is_of_fractions(path: &Path) -> bool {
-    // One that is longer is read as well, by who reads the file.
-    const LONGEST: u64 = 1 << 16;
-    let mut begin = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut begin));
-    read.is_ok() && header(&begin).is_ok_and(|header| header.element.is_float())
+/// Refuses so many bytes of values if there should be others.
+fn fits(header: &Header, found: usize) -> Result<(), String> {
+    let count = header.shape.iter().try_fold(1usize, |a, b| a.checked_mul(*b));
+    let Some(wanted) = count.and_then(|count| count.checked_mul(header.element.bytes)) else {
+        return Err(format!("its shape {:?} is beyond any memory", header.shape));
+    };
+    match found.cmp(&wanted) {
+        Ordering::Less => Err(cut_off(found, wanted)),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(format!(
+            "{} bytes follow the last value: save one array in each file",
+            found - wanted
+        )),
+    }
+}
+
+/// The type of the values of a file, by its header, if that can be read.
+pub(crate) fn element(path: &Path) -> Option<Element> {
+    let (header, _) = read_header(&mut File::open(path).ok()?).ok()?.ok()?;
+    Some(header.element)
 }
 
 pub(crate) fn header(bytes: &[u8]) -> Result<Header, Problem> {
-    let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin as a NumPy array does")?;
-    let cut = || "it is cut off within its header".to_owned();
-    let (length, prefix) = match *rest {
-        [1, 0, a, b, ..] => (usize::from(u16::from_le_bytes([a, b])), 10),
-        [2 | 3, 0, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]) as usize, 12),
-        [1..=3, 0, ..] | [] | [_] => return Err(cut().into()),
-        [major, minor, ..] => {
-            return Err(format!("version {major}.{minor} of the format is not known").into());
-        }
-    };
-    let start = length.checked_add(prefix).ok_or_else(cut)?;
-    let text = bytes.get(prefix..start).ok_or_else(cut)?;
+    let [prefix, start] = start(bytes)?;
+    let text = bytes.get(prefix..start).ok_or_else(|| CUT.to_owned())?;
     let text = std::str::from_utf8(text).map_err(|_| "its header is not text")?;
     let mut parser = Literal { rest: text.trim_end() };
     let mut header = parser.dictionary()?;
     header.start = start;
     Ok(header)
+}
+
+const CUT: &str = "it is cut off within its header";
+
+/// Where the text of the header begins, and the values.
+fn start(bytes: &[u8]) -> Result<[usize; 2], Problem> {
+    let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin as a NumPy array does")?;
+    let (length, prefix) = match *rest {
+        [1, 0, a, b, ..] => (usize::from(u16::from_le_bytes([a, b])), 10),
+        [2 | 3, 0, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]) as usize, 12),
+        [1..=3, 0, ..] | [] | [_] => return Err(CUT.into()),
+        [major, minor, ..] => {
+            return Err(format!("version {major}.{minor} of the format is not known").into());
+        }
+    };
+    Ok([prefix, length.checked_add(prefix).ok_or(CUT)?])
 }
 
 /// Reads the Python dictionary of a header.
@@ -364,83 +373,189 @@ fn from_fortran(values: &[f64], shape: &[usize]) -> Vec<f64> {
         .collect()
 }
 
-/// Reads an array as one series (`[time]` or `[time, channel]`) or as samples
-/// (`[sample, time, channel]`), with the labels of a second array if there is one.
-pub(crate) fn read(
-    path: &Path,
-    bytes: &[u8],
+/// Reads an array as one series (`[time]` or `[time, channel]`) or as samples (`[sample, time, channel]`), with the labels of
+/// a second array if there is one: samples of so many bytes at once, or one. `take` is told how many have been read, of how
+/// many. An array in Fortran order is read at once.
+pub(crate) fn each_part<E: From<DataError>>(
+    (input, names): (&Input, &[ChannelColumn]),
+    (mut source, length): (impl Read, u64),
     labels: Option<(&Path, &[u8])>,
-    stem: &str,
-    origin: Origin,
-    names: &[ChannelColumn],
-) -> Result<Raw, DataError> {
-    let malformed = |path: &Path, problem| DataError::malformed(path, Format::Npy, problem);
-    let header = header(bytes).map_err(|problem| malformed(path, problem.text))?;
-    let element = header.element;
-    let array = decoded(bytes, header).map_err(|problem| malformed(path, problem))?;
-    let (samples, steps, width) = match *array.shape {
-        [steps] => (None, steps, 1),
-        [steps, width] => (None, steps, width),
-        [samples, steps, width] => (Some(samples), steps, width),
-        ref shape => {
-            let problem = format!(
-                "its shape {shape:?} has {} axes: arrays are [time], [time, channel] or [sample, time, channel]",
-                shape.len()
-            );
-            return Err(malformed(path, problem));
+    at_once: usize,
+    mut take: impl FnMut(Raw, [usize; 2]) -> Result<(), E>,
+) -> Result<(), E> {
+    let path = &input.path;
+    let malformed = |problem| DataError::malformed(path, Format::Npy, problem);
+    let (header, begin) = read_header(&mut source)
+        .map_err(DataError::io("read", path))?
+        .map_err(|problem| malformed(problem.text))?;
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    fits(&header, length.saturating_sub(header.start)).map_err(malformed)?;
+    let mut values = begin[header.start..].chain(source);
+    let parts = Parts::new((input, names), header, labels)?;
+    let (samples, of_sample) = (parts.samples, parts.bytes_of_sample());
+    let count = if parts.is_turned() { samples } else { (at_once / of_sample).clamp(1, samples) };
+    let (mut bytes, mut first) = (Vec::new(), 0);
+    while first < samples {
+        let own = first..samples.min(first + count);
+        let wanted = own.len() * of_sample;
+        bytes.clear();
+        bytes.reserve_exact(wanted);
+        let read = values.by_ref().take(wanted as u64).read_to_end(&mut bytes);
+        if read.map_err(DataError::io("read", path))? < wanted {
+            let found = first * of_sample + bytes.len();
+            return Err(malformed(cut_off(found, samples * of_sample)).into());
         }
-    };
-    if array.values.is_empty() {
-        // A folder of whole numbers is none that is converted, with this array or without it.
-        let unconvertible = labels.is_some() || !element.is_float();
-        let path = path.to_owned();
-        return Err(DataError::EmptyArray { path, shape: array.shape, unconvertible });
+        first = own.end;
+        take(parts.series(own, &bytes), [first, samples])?;
     }
-    let channels = name_channels(path, width, names)?;
-    let mut classes = Interner::default();
-    let labels = match labels {
-        Some((file, bytes)) => Some((file, codes(file, bytes, &mut classes)?)),
-        None => None,
-    };
-    let count = samples.unwrap_or(1);
-    if let Some((file, codes)) = &labels {
-        let fits = codes.len() == count || (samples.is_none() && codes.len() == steps);
-        if !fits {
-            let wanted = match samples {
-                Some(samples) => format!("{samples}, one for each sample"),
-                None => format!("1 or {steps}, one for the series or one for each step"),
-            };
-            let problem = format!(
-                "it has {}: {} needs {wanted}",
-                firebox_core::count(codes.len() as u64, "label"),
-                path.display()
-            );
-            return Err(malformed(file, problem));
+    Ok(())
+}
+
+/// The header of an array, and what was read of the file for it.
+fn read_header(source: &mut impl Read) -> std::io::Result<Result<(Header, Vec<u8>), Problem>> {
+    // That of any array of a sensible shape, and what says how long another one is.
+    const USUAL: u64 = 1 << 12;
+    let mut begin = Vec::new();
+    source.take(USUAL).read_to_end(&mut begin)?;
+    if let Ok([_, start]) = start(&begin)
+        && let Some(more) = start.checked_sub(begin.len())
+    {
+        source.take(more as u64).read_to_end(&mut begin)?;
+    }
+    Ok(header(&begin).map(|header| (header, begin)))
+}
+
+fn cut_off(found: usize, wanted: usize) -> String {
+    format!("it is cut off: {found} of {wanted} bytes of values")
+}
+
+/// An array whose header has been read, and what its series are called.
+struct Parts<'a> {
+    input: &'a Input,
+    header: Header,
+    channels: Vec<Channel>,
+    classes: Vec<String>,
+    codes: Option<Vec<u32>>,
+    samples: usize,
+    /// Whether the array has an axis of samples.
+    several: bool,
+    steps: usize,
+    width: usize,
+}
+
+impl<'a> Parts<'a> {
+    fn new(
+        (input, names): (&'a Input, &[ChannelColumn]),
+        header: Header,
+        labels: Option<(&Path, &[u8])>,
+    ) -> Result<Self, DataError> {
+        let path = &input.path;
+        let malformed = |path: &Path, problem| DataError::malformed(path, Format::Npy, problem);
+        let (several, samples, steps, width) = match *header.shape {
+            [steps] => (false, 1, steps, 1),
+            [steps, width] => (false, 1, steps, width),
+            [samples, steps, width] => (true, samples, steps, width),
+            ref shape => {
+                let problem = format!(
+                    "its shape {shape:?} has {} axes: arrays are [time], [time, channel] or [sample, time, channel]",
+                    shape.len()
+                );
+                return Err(malformed(path, problem));
+            }
+        };
+        if samples * steps * width == 0 {
+            // A folder of whole numbers is none that is converted, with this array or without it.
+            let unconvertible = labels.is_some() || !header.element.is_float();
+            let (path, shape) = (path.clone(), header.shape);
+            return Err(DataError::EmptyArray { path, shape, unconvertible });
         }
+        let channels = name_channels(path, width, names)?;
+        let mut classes = Interner::default();
+        let codes = match labels {
+            Some((file, bytes)) => Some((file, codes(file, bytes, &mut classes)?)),
+            None => None,
+        };
+        if let Some((file, codes)) = &codes {
+            let fits = codes.len() == samples || (!several && codes.len() == steps);
+            if !fits {
+                let wanted = match several {
+                    true => format!("{samples}, one for each sample"),
+                    false => format!("1 or {steps}, one for the series or one for each step"),
+                };
+                let problem = format!(
+                    "it has {}: {} needs {wanted}",
+                    firebox_core::count(codes.len() as u64, "label"),
+                    path.display()
+                );
+                return Err(malformed(file, problem));
+            }
+        }
+        let (classes, codes) = (classes.names, codes.map(|(_, codes)| codes));
+        Ok(Self { input, header, channels, classes, codes, samples, several, steps, width })
     }
-    let file: Arc<Path> = Arc::from(path);
-    let digits = count.to_string().len();
-    let series = (0..count).map(|index| {
-        let values = &array.values[index * steps * width..(index + 1) * steps * width];
-        let column = |channel| values.iter().skip(channel).step_by(width).copied().collect();
-        RawSeries {
-            name: match samples {
-                Some(_) => format!("{stem}/{:0digits$}", index + 1),
-                None => stem.to_owned(),
+
+    fn bytes_of_sample(&self) -> usize {
+        self.steps * self.width * self.header.element.bytes
+    }
+
+    /// Whether the first axis is the innermost of several.
+    fn is_turned(&self) -> bool {
+        self.header.fortran && self.header.shape.len() > 1
+    }
+
+    /// These samples, of these bytes.
+    fn series(&self, own: Range<usize>, bytes: &[u8]) -> Raw {
+        let Self { input, header, steps, width, .. } = self;
+        let (stem, digits) = (input.stem(), self.samples.to_string().len());
+        let file: Arc<Path> = Arc::from(input.path.as_path());
+        let of_sample = self.bytes_of_sample();
+        let fortran = self.is_turned().then(|| from_fortran(&decode(bytes, header), &header.shape));
+        let columns = |place: usize| match &fortran {
+            Some(values) => {
+                let values = &values[place * steps * width..(place + 1) * steps * width];
+                (0..*width).map(|channel| every(values, channel, *width).collect()).collect()
+            }
+            None => self.columns(&bytes[place * of_sample..(place + 1) * of_sample]),
+        };
+        let series = |(place, index): (usize, usize)| RawSeries {
+            name: match self.several {
+                true => format!("{stem}/{:0digits$}", index + 1),
+                false => stem.clone(),
             },
-            origin,
+            origin: input.origin,
             time: None,
-            columns: (0..width).map(column).collect(),
-            labels: match &labels {
+            columns: columns(place),
+            labels: match &self.codes {
                 None => RawLabels::None,
-                Some((_, codes)) if codes.len() == count => RawLabels::Whole(codes[index]),
-                Some((_, codes)) => RawLabels::PerStep(codes.clone()),
+                Some(codes) if codes.len() == self.samples => RawLabels::Whole(codes[index]),
+                Some(codes) => RawLabels::PerStep(codes.clone()),
             },
-            pieces: vec![Piece { path: Arc::clone(&file), steps, rows: Rows::From(1) }],
+            pieces: vec![Piece { path: Arc::clone(&file), steps: *steps, rows: Rows::From(1) }],
+        };
+        let series = own.enumerate().collect::<Vec<_>>().into_par_iter().map(series).collect();
+        let (channels, classes) = (self.channels.clone(), self.classes.clone());
+        Raw { channels, classes, series, element: Some(header.element), ..Raw::default() }
+    }
+
+    /// The channels of one sample, some rows at a time, so that its values are never there twice.
+    fn columns(&self, bytes: &[u8]) -> Vec<Vec<f64>> {
+        const AT_ONCE: usize = 1 << 15;
+        let Self { header, steps, width, .. } = self;
+        let mut columns: Vec<Vec<f64>> = (0..*width).map(|_| Vec::with_capacity(*steps)).collect();
+        let row = width * header.element.bytes;
+        for rows in bytes.chunks((AT_ONCE / row).max(1) * row) {
+            let values = decode(rows, header);
+            for (channel, column) in columns.iter_mut().enumerate() {
+                column.extend(every(&values, channel, *width));
+            }
         }
-    });
-    let series = series.collect();
-    Ok(Raw { channels, classes: classes.names, series, element: Some(element), ..Raw::default() })
+        columns
+    }
+}
+
+/// The values of one channel, of rows of so many.
+fn every(values: &[f64], channel: usize, width: usize) -> impl Iterator<Item = f64> {
+    values[channel..].iter().step_by(width).copied()
 }
 
 /// Labels are whole numbers; a negative one means that there is none.
@@ -458,12 +573,19 @@ fn codes(path: &Path, bytes: &[u8], classes: &mut Interner) -> Result<Vec<u32>, 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use firebox_core::Origin;
     use proptest::prelude::*;
 
     /// A file as NumPy writes it.
-    fn file(version: u8, descr: &str, fortran: bool, shape: &str, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn file(
+        version: u8,
+        descr: &str,
+        fortran: bool,
+        shape: &str,
+        data: &[u8],
+    ) -> Vec<u8> {
         let order = if fortran { "True" } else { "False" };
         let mut text =
             format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
@@ -551,7 +673,10 @@ mod tests {
             bytes[at] = byte;
             let _ = parse(&bytes);
             let _ = parse(&bytes[..cut]);
-            let _ = read(Path::new("a.npy"), &bytes, Some((Path::new("b.npy"), &bytes)), "a", Origin::Unassigned, &[]);
+            let input = Input { path: "a.npy".into(), format: Format::Npy, origin: Origin::Unassigned };
+            let source = (&bytes[..], bytes.len() as u64);
+            let labels = Some((Path::new("b.npy"), &bytes[..]));
+            let _ = each_part((&input, &[]), source, labels, 7, |_, _| -> Result<(), DataError> { Ok(()) });
         }
 
         #[test]

@@ -253,6 +253,16 @@ impl Gathered {
         Ok(())
     }
 
+    /// The channels of all files.
+    pub(crate) fn channels(&self) -> &[Channel] {
+        &self.raw.channels
+    }
+
+    /// The series that were added, in their order.
+    pub(crate) fn series(&self) -> &[RawSeries] {
+        &self.raw.series
+    }
+
     /// Everything that was added.
     pub(crate) fn finish(self) -> Raw {
         self.raw

@@ -264,6 +264,31 @@ impl Arrays {
         self.labels.as_mut().map_or(Ok(()), |labels| labels.push(codes))
     }
 
+    /// Adds a whole series of so many channels, unless it is stopped before.
+    pub(crate) fn push_series(
+        &mut self,
+        series: &Series,
+        width: usize,
+        stop: &AtomicBool,
+    ) -> Result<(), DataError> {
+        let code = |step| match &series.labels {
+            StepLabels::PerStep(labels) => labels[step],
+            StepLabels::Whole(label) => Some(*label),
+            StepLabels::None => None,
+        };
+        let steps = if self.labels.is_some() { series.len() } else { 0 };
+        let codes: Vec<u32> = (0..steps).map(|step| code(step).unwrap_or(NO_LABEL)).collect();
+        let times = series.time.as_slice();
+        for start in (0..times.len()).step_by(AT_ONCE) {
+            DataError::heed(stop)?;
+            let rows = start..times.len().min(start + AT_ONCE);
+            let values = series.values.part(rows.start * width..rows.end * width);
+            let codes = codes.get(rows.clone()).unwrap_or_default();
+            self.push(&values, &times[rows], codes)?;
+        }
+        Ok(())
+    }
+
     fn finish(
         self,
         (stop, share): (&AtomicBool, &Share<'_>),
@@ -469,21 +494,7 @@ pub(crate) fn save(
     let labelled = set.series().iter().any(per_step);
     let mut making = Making::begin(cache, set.channels().len(), labelled)?;
     for series in set.series() {
-        let code = |step| match &series.labels {
-            StepLabels::PerStep(labels) => labels[step],
-            StepLabels::Whole(label) => Some(*label),
-            StepLabels::None => None,
-        };
-        let steps = if labelled { series.len() } else { 0 };
-        let codes: Vec<u32> = (0..steps).map(|step| code(step).unwrap_or(NO_LABEL)).collect();
-        let (width, times) = (set.channels().len(), series.time.as_slice());
-        for start in (0..times.len()).step_by(AT_ONCE) {
-            DataError::heed(heard.0)?;
-            let rows = start..times.len().min(start + AT_ONCE);
-            let values = series.values.part(rows.start * width..rows.end * width);
-            let codes = codes.get(rows.clone()).unwrap_or_default();
-            making.arrays.push(&values, &times[rows], codes)?;
-        }
+        making.arrays.push_series(series, set.channels().len(), heard.0)?;
     }
     let about = About {
         channels: set.channels().to_vec(),
@@ -533,7 +544,7 @@ fn sync_folder(folder: &Path) {
     }
 }
 
-fn entry(series: &Series) -> Entry {
+pub(crate) fn entry(series: &Series) -> Entry {
     Entry {
         name: series.name.clone(),
         origin: series.origin,

@@ -5,13 +5,16 @@
 //! not. Samples with time stamps and regression targets are refused. Source of the format: the
 //! documentation of the archives at timeseriesclassification.com.
 
+use std::io::{BufRead, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::{Channel, Origin, Role, count};
+use firebox_core::{Channel, Role, count};
 use rayon::prelude::*;
 
 use crate::error::nearest;
+use crate::input::Input;
 use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
 use crate::{ChannelColumn, DataError};
 
@@ -42,68 +45,141 @@ impl Sample {
     }
 }
 
-/// Reads the whole text of a file; `path` is for messages.
-pub(crate) fn read(
-    path: &Path,
-    text: &[u8],
-    stem: &str,
-    origin: Origin,
-    names: &[ChannelColumn],
-) -> Result<Raw, DataError> {
-    let mut lines = text.split(|byte| *byte == b'\n').zip(1..);
-    let header = header(path, &mut lines)?;
-    let lines: Vec<(&[u8], usize)> = lines
-        .map(|(line, number)| (line.trim_ascii(), number))
-        .filter(|(l, _)| is_data(l))
-        .collect();
-    let samples: Vec<Result<Sample, DataError>> =
-        lines.into_par_iter().map(|(line, number)| sample(path, line, number, &header)).collect();
-    // The first bad line of the file, whatever thread finished first.
-    let samples: Vec<Sample> = samples.into_iter().collect::<Result<_, _>>()?;
-    let Some(first) = samples.first() else {
-        return Err(DataError::Empty { path: path.to_owned() });
-    };
-    let channels = first.columns.len();
-    if let Some(other) = samples.iter().find(|sample| sample.columns.len() != channels) {
-        let problem = format!(
-            "{}, but the sample of line {} has {channels}",
-            count(other.columns.len() as u64, "channel"),
-            first.line
-        );
-        return Err(DataError::line(path, other.line, problem));
+/// Reads a file twice: to count its samples, by which they are named, and to take samples of so many bytes at once, or one.
+/// `take` is told how many have been taken, of how many.
+pub(crate) fn each_part<E: From<DataError>>(
+    (input, names): (&Input, &[ChannelColumn]),
+    source: impl BufRead + Seek,
+    at_once: usize,
+    mut take: impl FnMut(Raw, [usize; 2]) -> Result<(), E>,
+) -> Result<(), E> {
+    let path = &input.path;
+    let failed = |error| DataError::io("read", path)(error);
+    let mut lines = Lines { source, text: vec![], number: 0 };
+    let mut known = Known { path, header: header(path, &mut lines)?, first: None };
+    let begin = (lines.source.stream_position().map_err(failed)?, lines.number);
+    let mut all = 0;
+    while lines.next().map_err(failed)? {
+        all += usize::from(is_data(&lines.text));
     }
-    if header.equal_length {
-        one_length(path, &samples)?;
+    if all == 0 {
+        return Err(DataError::Empty { path: path.clone() }.into());
     }
-    let channels = name_channels(path, channels, names)?;
-    let width = samples.len().to_string().len();
-    let file: Arc<Path> = Arc::from(path);
-    let series = samples.into_iter().enumerate().map(|(index, sample)| RawSeries {
-        name: format!("{stem}/{:0width$}", index + 1),
-        origin,
-        time: None,
-        labels: sample.class.map_or(RawLabels::None, RawLabels::Whole),
-        pieces: vec![Piece { path: Arc::clone(&file), steps: sample.steps(), rows: Rows::From(1) }],
-        columns: sample.columns,
-    });
-    let series = series.collect();
-    Ok(Raw { channels, classes: header.classes.unwrap_or_default(), series, ..Raw::default() })
+    lines.source.seek(SeekFrom::Start(begin.0)).map_err(failed)?;
+    lines.number = begin.1;
+    let (stem, digits) = (input.stem(), all.to_string().len());
+    let (file, mut done): (Arc<Path>, _) = (Arc::from(path.as_path()), 0);
+    loop {
+        let part = lines.part(at_once).map_err(failed)?;
+        let samples = known.samples(&part)?;
+        let Some(first) = samples.first() else { return Ok(()) };
+        let channels = name_channels(path, first.columns.len(), names)?;
+        let of = (done + 1..).zip(samples).map(|(number, sample)| RawSeries {
+            name: format!("{stem}/{number:0digits$}"),
+            origin: input.origin,
+            time: None,
+            labels: sample.class.map_or(RawLabels::None, RawLabels::Whole),
+            pieces: vec![Piece {
+                path: Arc::clone(&file),
+                steps: sample.steps(),
+                rows: Rows::From(1),
+            }],
+            columns: sample.columns,
+        });
+        let series: Vec<RawSeries> = of.collect();
+        done += series.len();
+        let classes = known.header.classes.clone().unwrap_or_default();
+        take(Raw { channels, classes, series, ..Raw::default() }, [done, all.max(done)])?;
+    }
 }
 
-/// Refuses samples of other lengths than the first, in a file whose header says that there are none.
-fn one_length(path: &Path, samples: &[Sample]) -> Result<(), DataError> {
-    let Some((first, others)) = samples.split_first() else { return Ok(()) };
-    match others.iter().find(|sample| sample.steps() != first.steps()) {
-        None => Ok(()),
-        Some(other) => {
-            let problem = format!(
-                "{}, but the sample of line {} has {}, and the header says `@equalLength true`: {UNEQUAL}",
-                count(other.steps() as u64, "step"),
-                first.line,
-                first.steps()
-            );
-            Err(DataError::line(path, other.line, problem))
+/// A file, line by line.
+struct Lines<R> {
+    source: R,
+    /// The last one.
+    text: Vec<u8>,
+    /// How many there were with it.
+    number: usize,
+}
+
+/// Consecutive lines with samples.
+#[derive(Default)]
+struct Part {
+    bytes: Vec<u8>,
+    /// Where each lies in these, and its number.
+    lines: Vec<(Range<usize>, usize)>,
+}
+
+impl<R: BufRead> Lines<R> {
+    /// Whether there is another line.
+    fn next(&mut self) -> std::io::Result<bool> {
+        self.text.clear();
+        if self.source.read_until(b'\n', &mut self.text)? == 0 {
+            return Ok(false);
         }
+        self.number += 1;
+        Ok(true)
+    }
+
+    /// The next samples, of so many bytes or one; none at the end.
+    fn part(&mut self, at_once: usize) -> std::io::Result<Part> {
+        let mut part = Part::default();
+        while part.bytes.len() < at_once && self.next()? {
+            let line = self.text.trim_ascii();
+            if is_data(line) {
+                let begin = part.bytes.len();
+                part.bytes.extend_from_slice(line);
+                part.lines.push((begin..part.bytes.len(), self.number));
+            }
+        }
+        Ok(part)
+    }
+}
+
+/// What is known of the samples of a file.
+struct Known<'a> {
+    path: &'a Path,
+    header: Header,
+    /// Of the first sample.
+    first: Option<First>,
+}
+
+#[derive(Clone, Copy)]
+struct First {
+    line: usize,
+    channels: usize,
+    steps: usize,
+}
+
+impl Known<'_> {
+    fn samples(&mut self, part: &Part) -> Result<Vec<Sample>, DataError> {
+        let Self { path, header, first } = self;
+        let read = |(bytes, number): &(Range<usize>, usize)| {
+            sample(path, &part.bytes[bytes.clone()], *number, header)
+        };
+        let samples: Vec<Result<Sample, DataError>> = part.lines.par_iter().map(read).collect();
+        // The first bad line of the file, whatever thread finished first.
+        let samples: Vec<Sample> = samples.into_iter().collect::<Result<_, _>>()?;
+        let Some(sample) = samples.first() else { return Ok(samples) };
+        let First { line, channels, steps } = *first.get_or_insert(First {
+            line: sample.line,
+            channels: sample.columns.len(),
+            steps: sample.steps(),
+        });
+        if let Some(other) = samples.iter().find(|sample| sample.columns.len() != channels) {
+            let found = count(other.columns.len() as u64, "channel");
+            let problem = format!("{found}, but the sample of line {line} has {channels}");
+            return Err(DataError::line(path, other.line, problem));
+        }
+        let other_length = |sample: &&Sample| header.equal_length && sample.steps() != steps;
+        if let Some(other) = samples.iter().find(other_length) {
+            let found = count(other.steps() as u64, "step");
+            let problem = format!(
+                "{found}, but the sample of line {line} has {steps}, and the header says `@equalLength true`: {UNEQUAL}"
+            );
+            return Err(DataError::line(path, other.line, problem));
+        }
+        Ok(samples)
     }
 }
 
@@ -129,20 +205,19 @@ pub(crate) fn name_channels(
     Ok(channels)
 }
 
+/// Whether a line is neither empty nor a remark.
 fn is_data(line: &[u8]) -> bool {
-    !line.is_empty() && line[0] != b'#' && line[0] != b'%'
+    let first = line.trim_ascii_start().first();
+    first.is_some_and(|first| !matches!(first, b'#' | b'%'))
 }
 
-fn header<'a>(
-    path: &Path,
-    lines: &mut impl Iterator<Item = (&'a [u8], usize)>,
-) -> Result<Header, DataError> {
+/// What the lines up to `@data` say.
+fn header(path: &Path, lines: &mut Lines<impl BufRead>) -> Result<Header, DataError> {
     let mut header = Header::default();
-    let mut last = 1;
-    for (line, number) in lines {
-        last = number;
+    while lines.next().map_err(DataError::io("read", path))? {
+        let number = lines.number;
         // A byte order mark may come before the first line.
-        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
+        let line = lines.text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&lines.text).trim_ascii();
         if !is_data(line) {
             continue;
         }
@@ -160,7 +235,8 @@ fn header<'a>(
         apply(&mut header, &key, &words)
             .map_err(|problem| DataError::line(path, number, problem))?;
     }
-    Err(DataError::line(path, last, "the file ends before `@data`: is it a .ts file, and whole?"))
+    let problem = "the file ends before `@data`: is it a .ts file, and whole?";
+    Err(DataError::line(path, lines.number.max(1), problem))
 }
 
 fn apply(header: &mut Header, key: &str, words: &[&str]) -> Result<(), String> {
@@ -314,11 +390,35 @@ fn values(part: &[u8], channel: usize, header: &Header) -> Result<Vec<f64>, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Format;
+    use firebox_core::Origin;
     use proptest::prelude::*;
 
+    /// Everything in a text, of which so many bytes are taken at once.
+    fn parse_by(at_once: usize, text: &[u8]) -> Result<Raw, String> {
+        let input = Input { path: "x.ts".into(), format: Format::Ts, origin: Origin::Train };
+        let mut all = Raw::default();
+        let taken = each_part((&input, &[]), std::io::Cursor::new(text), at_once, |part, _| {
+            let before = std::mem::take(&mut all.series);
+            all = Raw { series: before.into_iter().chain(part.series).collect(), ..part };
+            Ok(())
+        });
+        taken.map(|()| all).map_err(|error: DataError| error.to_string())
+    }
+
+    /// The same, whose result is the same for any number of bytes.
     fn parse(text: impl AsRef<[u8]>) -> Result<Raw, String> {
-        let read = read(Path::new("x.ts"), text.as_ref(), "x", Origin::Train, &[]);
-        read.map_err(|error| error.to_string())
+        let text = text.as_ref();
+        let whole = parse_by(usize::MAX, text);
+        for at_once in [1, 20] {
+            let parts = parse_by(at_once, text);
+            assert_eq!(parts.is_ok(), whole.is_ok());
+            if let (Ok(parts), Ok(whole)) = (parts, &whole) {
+                // Missing values are not equal to themselves.
+                assert_eq!(format!("{parts:?}"), format!("{whole:?}"));
+            }
+        }
+        whole
     }
 
     const TWO: &str = "# note\n@problemName t\n@timeStamps false\n@univariate false\n@dimensions 2\n@classLabel true a b\n@data\n";

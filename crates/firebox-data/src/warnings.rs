@@ -64,7 +64,7 @@ fn warn_of_lost(listener: &dyn Listener, checks: &Checks) {
     }
 }
 
-/// Bytes of arrays from which on it is told that they are held whole.
+/// Bytes of arrays from which on it is told that they are copied.
 pub(crate) const LARGE: u64 = 256 << 20;
 
 /// Arrays of so many bytes or more that could be converted, and are read in place then: those of fractions, without files
@@ -81,12 +81,15 @@ pub(crate) fn warn_of_arrays(
         return;
     }
     let bytes: u64 = inputs.iter().map(length).sum();
-    if bytes >= large && npy::is_of_fractions(&inputs[0].path) {
+    let element = npy::element(&inputs[0].path).filter(|element| element.is_float());
+    if let Some(element) = element.filter(|_| bytes >= large) {
+        let stored = bytes / element.bytes as u64 * size_of::<f64>() as u64;
         warn(
             listener,
             format!(
-                "{} MB of .npy arrays are read whole, and take several times as much memory meanwhile: `firebox data convert FOLDER SAMPLES` makes samples of them, which are read in place; then name SAMPLES in `data.path`",
-                bytes / 1_000_000
+                "{} MB of .npy arrays are copied to the cache, where they take {} MB as float64: `firebox data convert FOLDER SAMPLES` makes samples of them, which are read in place and may be float16; then name SAMPLES in `data.path`",
+                bytes / 1_000_000,
+                stored / 1_000_000
             ),
         );
     }

@@ -300,6 +300,19 @@ impl Work {
         self.raw.time.as_ref().map(|time| time[step])
     }
 
+    /// All that is done to a series whose rows are in order.
+    pub(crate) fn mend(
+        &mut self,
+        channels: &[Channel],
+        interval: Option<i64>,
+        policies: &CheckPolicies,
+    ) {
+        self.crowded(interval, policies);
+        let removed = self.values(channels, policies);
+        self.gaps(channels, interval, removed, policies);
+        self.find_constant();
+    }
+
     /// Repairs values, and marks the steps to leave out.
     pub(crate) fn values(&mut self, channels: &[Channel], policies: &CheckPolicies) -> Vec<bool> {
         let all = 0..self.raw.len();
@@ -554,23 +567,29 @@ impl Work {
     }
 
     pub(crate) fn finish(self, width: usize) -> Series {
-        let Self { raw, segments, .. } = self;
-        let steps = raw.len();
+        self.raw.laid_out(self.segments, width)
+    }
+}
+
+impl RawSeries {
+    /// The series, `[time, channel]`, cut like this.
+    pub(crate) fn laid_out(self, segments: Vec<Range<usize>>, width: usize) -> Series {
+        let steps = self.len();
         let mut values = vec![0.0; steps * width];
         // A block of rows at a time stays in the cache while each of its columns is written.
         const ROWS: usize = 256;
         for (block, out) in values.chunks_mut(ROWS * width.max(1)).enumerate() {
-            for (channel, column) in raw.columns.iter().enumerate() {
+            for (channel, column) in self.columns.iter().enumerate() {
                 let column = &column[block * ROWS..steps.min((block + 1) * ROWS)];
                 let out = out[channel..].iter_mut().step_by(width);
                 out.zip(column).for_each(|(out, value)| *out = *value);
             }
         }
         Series {
-            name: raw.name,
-            time: raw.time.unwrap_or_else(|| (0..steps as i64).collect()).into(),
+            name: self.name,
+            time: self.time.unwrap_or_else(|| (0..steps as i64).collect()).into(),
             values: values.into(),
-            labels: match raw.labels {
+            labels: match self.labels {
                 RawLabels::None => StepLabels::None,
                 RawLabels::PerStep(labels) => {
                     StepLabels::PerStep(labels.into_iter().map(label_of).collect())
@@ -580,7 +599,7 @@ impl Work {
                 }
             },
             segments,
-            origin: raw.origin,
+            origin: self.origin,
         }
     }
 }

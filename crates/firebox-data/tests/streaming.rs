@@ -175,6 +175,75 @@ fn a_table_of_series_that_a_column_names_larger_than_memory_is_ingested() {
     assert_stored_is_read(&config, folder.path());
 }
 
+/// Samples of an array, and the steps of each, of four channels.
+const ARRAY: [usize; 2] = [2_500, 1_000];
+
+/// The same values as one array of samples, as an array for each, and as a `.ts` file of classes.
+fn write_arrays(folder: &Path) {
+    let begin = |path: &Path, shape: &str| {
+        let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
+        let text = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}");
+        file.write_all(b"\x93NUMPY\x01\x00").unwrap();
+        file.write_all(&(text.len() as u16).to_le_bytes()).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    };
+    let [samples, steps] = ARRAY;
+    let mut whole = begin(&folder.join("whole.npy"), &format!("({samples}, {steps}, 4)"));
+    let each = folder.join("each");
+    std::fs::create_dir(&each).unwrap();
+    let mut ts = std::io::BufWriter::new(std::fs::File::create(folder.join("text.ts")).unwrap());
+    writeln!(ts, "@dimensions 4\n@classLabel true a b\n@data").unwrap();
+    for sample in 0..samples {
+        let mut own = begin(&each.join(format!("{sample:04}.npy")), &format!("({steps}, 4)"));
+        for row in sample * steps..(sample + 1) * steps {
+            for value in bar(row) {
+                whole.write_all(&value.to_le_bytes()).unwrap();
+                own.write_all(&value.to_le_bytes()).unwrap();
+            }
+        }
+        for channel in 0..4 {
+            let rows = sample * steps..(sample + 1) * steps;
+            let text: Vec<String> = rows.map(|row| bar(row)[channel].to_string()).collect();
+            write!(ts, "{}:", text.join(",")).unwrap();
+        }
+        writeln!(ts, "{}", ["a", "b"][sample % 2]).unwrap();
+    }
+    whole.into_inner().unwrap();
+    ts.into_inner().unwrap();
+}
+
+fn ingest_arrays(folder: &Path) {
+    let cache = folder.join("cache");
+    let [samples, steps] = ARRAY;
+    for name in ["whole.npy", "each", "text.ts"] {
+        let most = peak(|| {
+            let data = ingest(&DataConfig::new(folder.join(name)), &cache, &Silent).unwrap();
+            assert_eq!((data.reused, data.set.series().len()), (false, samples));
+            for (number, series) in data.set.series().iter().enumerate() {
+                assert!(series.values.is_elsewhere() && series.len() == steps);
+                for step in (0..steps).step_by(97) {
+                    let values = series.values.part(step * 4..step * 4 + 4);
+                    assert_eq!(values[..], bar(number * steps + step));
+                }
+            }
+        });
+        println!("{name}: {most} KiB of anonymous memory");
+        assert!(most < RESIDENT_SORTED, "{name}: {most} KiB of anonymous memory for {SERIES}");
+    }
+}
+
+#[test]
+fn arrays_and_ts_files_larger_than_memory_are_ingested() {
+    if let Some(folder) = std::env::var_os("FIREBOX_TEST_STREAMING") {
+        ingest_arrays(Path::new(&folder));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write_arrays(folder.path());
+    in_little_memory("arrays_and_ts_files_larger_than_memory_are_ingested", LIMIT, folder.path());
+}
+
 /// Series of a panel, whose rows are in turn.
 const IN_TURN: usize = 500;
 

@@ -1,0 +1,494 @@
+//! Arrays and `.ts` files, stored series by series: their steps have no times, so nothing passes from one series to
+//! another, and no more of them is in memory than those in hand and what was found in each. The result, and what is
+//! refused, is the same as that of [`clean`](crate::clean::clean), whose rules are applied.
+//!
+//! A series itself is held whole. What is known only once all are read, the channels that are left out, makes reading
+//! begin anew ([`LeftOut`]). Arrays with a label for each step are left to the long way: the numbers of their classes are
+//! known at the end alone.
+
+use std::collections::HashSet;
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use firebox_core::{Channel, Key, Origin, Series, SeriesSet};
+use rayon::prelude::*;
+
+use crate::fast::Stop;
+use crate::hints::lost;
+use crate::ingest::{AT_ONCE, batches, each_part, read_one, void_finding};
+use crate::input::Input;
+use crate::progress::Progress;
+use crate::raw::{Gathered, Raw, RawLabels, RawSeries, label_of};
+use crate::store::{About, Entry, LabelKind, Making, entry};
+use crate::time::Zone;
+use crate::work::{Usable, Work};
+use crate::{Checks, ConstantPolicy, DataConfig, DataError, Format, SeriesChecks, clean};
+
+/// Channels that are left out.
+#[derive(Clone, Default)]
+struct LeftOut {
+    /// Places in the files of those without any value. No row is left out for what it lacks of them.
+    void: Vec<usize>,
+    /// Places among the others of those with one value everywhere.
+    constant: Vec<usize>,
+}
+
+/// How a reading of all files ends.
+enum End {
+    Whole(Box<(Making, About)>),
+    /// Once more without these.
+    Again(LeftOut),
+}
+
+/// Reads these files and stores what they hold; [`Stop::Odd`] where all has to be in memory for that.
+pub(crate) fn store(
+    inputs: &[Input],
+    config: &DataConfig,
+    (cache, key): (&Path, Key),
+    stop: &AtomicBool,
+    progress: &Progress<'_>,
+) -> Result<(SeriesSet, Checks), Stop> {
+    store_by(AT_ONCE as usize, (inputs, config), (cache, key), stop, progress)
+}
+
+/// The same by so many bytes of a file at once.
+fn store_by(
+    at_once: usize,
+    (inputs, config): (&[Input], &DataConfig),
+    (cache, key): (&Path, Key),
+    stop: &AtomicBool,
+    progress: &Progress<'_>,
+) -> Result<(SeriesSet, Checks), Stop> {
+    let applies = matches!(inputs[0].format, Format::Npy | Format::Ts);
+    if !applies || config.timeframes.is_some() {
+        return Err(Stop::Odd);
+    }
+    let mut left_out = LeftOut::default();
+    let (making, about) = loop {
+        progress.begin(1);
+        match Taken::new(config, &left_out, cache, stop).all(inputs, at_once, progress)? {
+            End::Whole(whole) => break *whole,
+            End::Again(next) => left_out = next,
+        }
+    };
+    progress.next();
+    Ok(making.finish((cache, key), about, (stop, &progress.all()))?.open()?)
+}
+
+/// What has been read, and where it goes.
+struct Taken<'a> {
+    config: &'a DataConfig,
+    left_out: &'a LeftOut,
+    cache: &'a Path,
+    stop: &'a AtomicBool,
+    /// The series without their values.
+    gathered: Gathered,
+    /// Names of those that are not tested on, if any are.
+    trained: HashSet<String>,
+    /// Of the channels that have values.
+    found: Vec<Found>,
+    /// Series with defects, without their values.
+    odd: Vec<Work>,
+    /// The first of which nothing is left, and what its values are.
+    lost: Option<(usize, Vec<Usable>)>,
+    by_series: Vec<SeriesChecks>,
+    entries: Vec<Entry>,
+    rows: u64,
+    /// Steps of the longest series, and its file.
+    longest: (usize, PathBuf),
+    making: Option<Making>,
+}
+
+/// What the values of a channel are over all series.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    /// Whether any is finite before anything is mended.
+    any: bool,
+    /// The first that is kept.
+    first: Option<f64>,
+    varies: bool,
+}
+
+/// A series that has been mended, and what it was.
+struct Mended {
+    work: Work,
+    series: Series,
+    usable: Vec<Usable>,
+    firsts: Vec<Option<f64>>,
+}
+
+impl<'a> Taken<'a> {
+    fn new(
+        config: &'a DataConfig,
+        left_out: &'a LeftOut,
+        cache: &'a Path,
+        stop: &'a AtomicBool,
+    ) -> Self {
+        Self {
+            config,
+            left_out,
+            cache,
+            stop,
+            gathered: Gathered::default(),
+            trained: HashSet::new(),
+            found: vec![],
+            odd: vec![],
+            lost: None,
+            by_series: vec![],
+            entries: vec![],
+            rows: 0,
+            longest: (0, PathBuf::new()),
+            making: None,
+        }
+    }
+
+    fn all(
+        mut self,
+        inputs: &[Input],
+        at_once: usize,
+        progress: &Progress<'_>,
+    ) -> Result<End, Stop> {
+        let mut index = 0;
+        for batch in batches(inputs) {
+            DataError::heed(self.stop)?;
+            if let [input] = batch {
+                let share = progress.file(index);
+                each_part(self.config, input, at_once, |part, [done, all]| {
+                    let added = self.add(part);
+                    share.reached(done, all);
+                    added
+                })?;
+                index += 1;
+                continue;
+            }
+            let read = |input: &Input| read_one(self.config, input, &Zone::default());
+            for raw in batch.par_iter().map(read).collect::<Vec<_>>() {
+                self.add(raw?)?;
+                progress.file(index).reached(1, 1);
+                index += 1;
+            }
+        }
+        self.finish(inputs)
+    }
+
+    /// Mends and stores some series of one file.
+    fn add(&mut self, mut raw: Raw) -> Result<(), Stop> {
+        DataError::heed(self.stop)?;
+        if raw.series.iter().any(|series| matches!(series.labels, RawLabels::PerStep(_))) {
+            return Err(Stop::Odd);
+        }
+        let columns: Vec<_> =
+            raw.series.iter_mut().map(|series| mem::take(&mut series.columns)).collect();
+        let before = self.gathered.series().len();
+        self.gathered.add(raw)?;
+        let mut channels = self.gathered.channels().to_vec();
+        take_out(&mut channels, &self.left_out.void);
+        self.found.resize(channels.len(), Found::default());
+        let known = &self.gathered.series()[before..];
+        let series: Vec<RawSeries> = known
+            .iter()
+            .zip(columns)
+            .map(|(series, mut columns)| {
+                take_out(&mut columns, &self.left_out.void);
+                RawSeries { name: self.name(series), columns, ..series.clone() }
+            })
+            .collect();
+        if self.config.test.is_some() {
+            let trained = series.iter().filter(|series| series.origin != Origin::Test);
+            self.trained.extend(trained.map(|series| series.name.clone()));
+        }
+        let mend = |series| self.mended(series, &channels);
+        for mended in series.into_par_iter().map(mend).collect::<Vec<_>>() {
+            self.put(mended)?;
+        }
+        Ok(())
+    }
+
+    /// The name of a series: a test series has none that one of those before it has, which are all that are not tested
+    /// on.
+    fn name(&self, series: &RawSeries) -> String {
+        match series.origin == Origin::Test && self.trained.contains(&series.name) {
+            true => format!("test/{}", series.name),
+            false => series.name.clone(),
+        }
+    }
+
+    fn mended(&self, series: RawSeries, channels: &[Channel]) -> Mended {
+        let policies = &self.config.checks;
+        let usable = series.columns.iter().map(|column| Usable::default().with(column)).collect();
+        let mut work = Work::new(series, channels);
+        work.order(policies);
+        work.mend(channels, None, policies);
+        let firsts = work.raw.columns.iter().map(|column| column.first().copied()).collect();
+        let bare = RawSeries {
+            name: work.raw.name.clone(),
+            origin: work.raw.origin,
+            time: None,
+            columns: vec![],
+            labels: RawLabels::None,
+            pieces: work.raw.pieces.clone(),
+        };
+        let mut whole = mem::replace(&mut work.raw, bare);
+        take_out(&mut whole.columns, &self.left_out.constant);
+        let width = whole.columns.len();
+        let series = whole.laid_out(mem::take(&mut work.segments), width);
+        Mended { work, series, usable, firsts }
+    }
+
+    /// Stores a series, and keeps what was found in it.
+    fn put(&mut self, Mended { work, series, usable, firsts }: Mended) -> Result<(), Stop> {
+        let width = firsts.len() - self.left_out.constant.len();
+        if self.making.is_none() {
+            self.making = Some(Making::begin(self.cache, width, false)?);
+        }
+        let making = self.making.as_mut().ok_or(Stop::Odd)?;
+        making.arrays.push_series(&series, width, self.stop)?;
+        for (channel, found) in self.found.iter_mut().enumerate() {
+            found.any |= usable[channel] != Usable::Nothing;
+            if let Some(value) = firsts[channel] {
+                found.varies |= *found.first.get_or_insert(value) != value;
+            }
+            found.varies |= series.len() > 1 && !work.channels[channel].constant;
+        }
+        let steps = work.counts.rows as usize;
+        self.rows += work.counts.rows;
+        if steps >= self.longest.0 {
+            self.longest = (steps, work.raw.place(0).0.to_path_buf());
+        }
+        self.by_series.extend(clean::told(&work));
+        self.entries.push(entry(&series));
+        if series.is_empty() && self.lost.is_none() {
+            self.lost = Some((self.odd.len(), usable));
+        }
+        if work.channels.iter().any(|channel| channel.missing + channel.infinite + channel.ohlc > 0)
+        {
+            self.odd.push(work);
+        }
+        Ok(())
+    }
+
+    /// Decides over all series.
+    fn finish(self, inputs: &[Input]) -> Result<End, Stop> {
+        let policies = &self.config.checks;
+        let mut raw = self.gathered.finish();
+        if inputs[0].format == Format::Npy {
+            raw.sort_classes();
+        }
+        let mut channels = mem::take(&mut raw.channels);
+        let void: Vec<_> =
+            self.left_out.void.iter().map(|place| channels[*place].name.clone()).collect();
+        take_out(&mut channels, &self.left_out.void);
+        let nothing = places(&self.found, |found| !found.any);
+        if !nothing.is_empty() && policies.constant == ConstantPolicy::Drop {
+            clean::refuse_all(&channels, &nothing)?;
+            return Ok(End::Again(LeftOut { void: nothing, constant: vec![] }));
+        }
+        clean::refuse_short(self.longest.0, || self.longest.1.clone())?;
+        if let Some(channel) = nothing.first() {
+            let files = raw.series.iter().map(|series| series.place(0).0.to_path_buf());
+            return Err(clean::no_value(channels[*channel].name.clone(), files).into());
+        }
+        let steps: usize = self.entries.iter().map(|entry| entry.steps).sum();
+        let constant = places(&self.found, |found| steps > 1 && !found.varies);
+        let mut findings = clean::findings(&self.odd, &channels, &[], None, policies);
+        let of_one_value = constant.iter().map(|channel| (*channel, self.found[*channel].first));
+        findings.extend(of_one_value.map(|of| {
+            clean::constant_finding(of, &channels, self.entries.len(), policies.constant)
+        }));
+        let mut findings = clean::allowed(findings, None)?;
+        if let Some((place, usable)) = &self.lost {
+            let work = self.odd.get(*place).ok_or(Stop::Odd)?;
+            return Err(lost(clean::nothing_left(work), (&channels, usable), self.config).into());
+        }
+        if policies.constant == ConstantPolicy::Drop && !constant.is_empty() {
+            clean::refuse_all(&channels, &constant)?;
+            if self.left_out.constant != constant {
+                return Ok(End::Again(LeftOut { constant, ..self.left_out.clone() }));
+            }
+            take_out(&mut channels, &constant);
+        }
+        let series = self.entries.len();
+        findings.extend(void.into_iter().map(|channel| void_finding(channel, series)));
+        let segments = self.entries.iter().map(|entry| entry.segments.len() as u64).sum();
+        let checks = Checks {
+            rows: self.rows,
+            steps: steps as u64,
+            series: series as u64,
+            segments,
+            channels: channels.clone(),
+            findings,
+            by_series: self.by_series,
+            classes: raw.classes.clone(),
+            ..Checks::default()
+        };
+        let labelled = self.entries.into_iter().zip(&raw.series).map(|(entry, series)| {
+            let labels = match series.labels {
+                RawLabels::Whole(code) => label_of(code).map_or(LabelKind::None, LabelKind::Whole),
+                RawLabels::None | RawLabels::PerStep(_) => LabelKind::None,
+            };
+            Entry { labels, ..entry }
+        });
+        let about = About { channels, classes: raw.classes, series: labelled.collect(), checks };
+        let making = self.making.ok_or(Stop::Odd)?;
+        Ok(End::Whole(Box::new((making, about))))
+    }
+}
+
+/// The channels of which something was found.
+fn places(found: &[Found], is: impl Fn(&Found) -> bool) -> Vec<usize> {
+    found.iter().enumerate().filter(|(_, found)| is(found)).map(|(channel, _)| channel).collect()
+}
+
+/// All but those at these places, which rise.
+fn take_out<T>(all: &mut Vec<T>, places: &[usize]) {
+    places.iter().rev().for_each(|place| drop(all.remove(*place)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+    use std::fs;
+
+    use firebox_core::Silent;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ingest::{cleaned, raw};
+    use crate::input::inputs;
+    use crate::npy::tests::file;
+    use crate::{Paths, Policy};
+
+    /// What both ways say, of parts of so many bytes on one of them.
+    fn ways(config: &DataConfig, at_once: usize) -> [Result<(SeriesSet, Checks), String>; 2] {
+        let inputs = inputs(config).unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let progress = Progress::of(&Silent, "files", inputs.iter().map(|_| 1));
+        let at = (cache.path(), Key::builder("test", 1).finish());
+        let stored = store_by(at_once, (&inputs, config), at, &stop, &progress);
+        let stored = stored.map_err(|ended| match ended {
+            Stop::Failed(error) => error.to_string(),
+            other => format!("{other:?}"),
+        });
+        let left = fs::read_dir(cache.path().join(firebox_cache::SERIES)).into_iter().flatten();
+        assert_eq!(left.count(), usize::from(stored.is_ok()), "nothing half-written stays");
+        let long = raw(config, &Silent).and_then(|raw| cleaned(raw, config));
+        [stored, long.map_err(|error| error.to_string())]
+    }
+
+    fn array(shape: &[usize], values: &[f32]) -> Vec<u8> {
+        let shape: Vec<String> = shape.iter().map(ToString::to_string).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        file(1, "<f4", false, &format!("({},)", shape.join(", ")), &bytes)
+    }
+
+    fn values(kind: u8, number: f32) -> f32 {
+        match kind {
+            0 => f32::NAN,
+            1 => f32::INFINITY,
+            2..=8 => 3.0,
+            _ => number,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// The stored series, what was found in them, and every refusal.
+        #[test]
+        fn arrays_are_the_same_both_ways(
+            shapes in proptest::collection::vec((proptest::option::of(1usize..5), 1usize..7), 1..5),
+            width in 1usize..4,
+            draws in proptest::collection::vec((0u8..60, -9.0f32..9.0), 400),
+            // One value in a channel, or none.
+            one in proptest::option::of((0usize..4, any::<bool>())),
+            tested in any::<bool>(),
+            labelled in any::<bool>(),
+            policies in (0u8..3, 0u8..3, 0usize..4),
+            at_once in 1usize..200,
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut draws = draws.iter().cycle();
+            let mut config = DataConfig::new(folder.path().join("train"));
+            for side in ["train", "test"] {
+                let own = folder.path().join(side);
+                fs::create_dir(&own).unwrap();
+                for (number, (samples, steps)) in shapes.iter().copied().enumerate() {
+                    let shape: Vec<usize> = samples.into_iter().chain([steps, width]).collect();
+                    let all: usize = shape.iter().product();
+                    let values: Vec<f32> = (0..all).map(|at| {
+                        let (kind, value) = *draws.next().unwrap();
+                        match one {
+                            Some((channel, void)) if channel == at % width => if void { f32::NAN } else { 2.0 },
+                            _ => values(kind, value),
+                        }
+                    }).collect();
+                    fs::write(own.join(format!("{number}.npy")), array(&shape, &values)).unwrap();
+                    let labels: Vec<f32> = (0..samples.unwrap_or(1)).map(|sample| ((7 * sample + 5 * number) % 4) as f32 - 1.0).collect();
+                    if labelled {
+                        fs::write(own.join(format!("{number}.y.npy")), array(&[labels.len()], &labels)).unwrap();
+                    }
+                }
+            }
+            if tested {
+                config.test = Some(Paths(vec![folder.path().join("test")]));
+            }
+            if labelled {
+                config.columns.label = Some("y".to_owned());
+            }
+            let (not_finite, constant, longest_fill) = policies;
+            config.checks.not_finite = [Policy::Error, Policy::Drop, Policy::Fill][usize::from(not_finite)];
+            config.checks.constant = [ConstantPolicy::Error, ConstantPolicy::Drop, ConstantPolicy::Keep][usize::from(constant)];
+            config.checks.longest_fill = longest_fill;
+            let [stored, long] = ways(&config, at_once);
+            // Where each step has a label of its own, all has to be in memory.
+            if stored.as_ref().is_err_and(|said| said == "Odd") {
+                prop_assert!(labelled);
+            } else {
+                prop_assert_eq!(stored, long);
+            }
+        }
+
+        #[test]
+        fn ts_files_are_the_same_both_ways(
+            samples in proptest::collection::vec((1usize..5, 0usize..3), 1..12),
+            values in proptest::collection::vec(proptest::option::weighted(0.9, -9i8..9), 60),
+            fill in any::<bool>(),
+            at_once in 1usize..60,
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut values = values.iter().cycle();
+            let mut config = DataConfig::new(folder.path().join("a_TRAIN.ts"));
+            config.test = Some(Paths(vec![folder.path().join("a_TEST.ts")]));
+            config.checks.not_finite = if fill { Policy::Fill } else { Policy::Drop };
+            for path in [&config.path.0[0], &config.test.clone().unwrap().0[0]] {
+                let mut text = "@classLabel true x y z\n@data\n".to_owned();
+                for (steps, class) in &samples {
+                    let own: Vec<String> = values.by_ref().take(*steps)
+                        .map(|value| value.map_or("?".to_owned(), |value| value.to_string()))
+                        .collect();
+                    let _ = writeln!(text, "{}:{}", own.join(","), ["x", "y", "z"][*class]);
+                }
+                fs::write(path, text).unwrap();
+            }
+            let [stored, long] = ways(&config, at_once);
+            prop_assert_eq!(stored, long);
+        }
+    }
+
+    #[test]
+    fn who_is_stopped_stores_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npy");
+        fs::write(&path, array(&[2, 3, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])).unwrap();
+        let config = DataConfig::new(&path);
+        let inputs = inputs(&config).unwrap();
+        let progress = Progress::of(&Silent, "files", [1].into_iter());
+        let (cache, key) = (folder.path().join("cache"), Key::builder("test", 1).finish());
+        let stop = AtomicBool::new(true);
+        let ended = store(&inputs, &config, (&cache, key), &stop, &progress);
+        assert!(matches!(ended, Err(Stop::Failed(DataError::Stopped))));
+        assert!(!cache.exists());
+    }
+}
