@@ -10,7 +10,7 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use firebox_cache::{CacheError, SampleSpec, Samples};
@@ -370,8 +370,7 @@ fn open(
     odd: Odd,
     listener: &dyn Listener,
 ) -> Result<Vec<Found>, ConvertError> {
-    let (all, done) = (paths.len(), AtomicUsize::new(0));
-    let one = |(path, _): &(PathBuf, Option<String>)| -> Result<Found, ConvertError> {
+    let looked_at = |path: &Path| -> Result<Found, ConvertError> {
         let array = match (ArrayFile::open(path), odd) {
             (Ok(array), _) => array,
             (Err(DataError::Malformed { problem, .. }), Odd::Skip) => {
@@ -386,14 +385,24 @@ fn open(
             return Ok(Ok(array));
         }
         let found = not_finite(&array, limit)?;
-        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-        // A hundred times, however many there are.
-        if done * 100 / all > (done - 1) * 100 / all {
-            let (stage, unit) = ("check".to_owned(), "arrays".to_owned());
-            listener.on(&Event::Progress { stage, done: done as u64, total: all as u64, unit });
-        }
         let what = "holds numbers that are not finite in float32";
         Ok(found.map_or(Ok(array), |found| Err(Unusable { what, found })))
+    };
+    let (all, done) = (paths.len(), Mutex::new(0_usize));
+    let one = |(path, _): &(PathBuf, Option<String>)| -> Result<Found, ConvertError> {
+        let found = looked_at(path)?;
+        if odd == Odd::Refuse {
+            return Ok(found);
+        }
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        *done += 1;
+        // A hundred times, however many there are.
+        if *done * 100 / all > (*done - 1) * 100 / all {
+            let (stage, unit) = ("check".to_owned(), "arrays".to_owned());
+            // Within the lock, so that no listener hears of less than before.
+            listener.on(&Event::Progress { stage, done: *done as u64, total: all as u64, unit });
+        }
+        Ok(found)
     };
     paths.par_iter().map(one).collect()
 }

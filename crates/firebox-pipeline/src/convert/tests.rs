@@ -1,5 +1,7 @@
 //! Folders of arrays that are made for the tests, and what they become.
 
+mod course;
+
 use super::*;
 use firebox_core::Silent;
 use std::fs;
