@@ -216,7 +216,8 @@ fn apart(folder: &Path, output: &Path) -> Result<(), ConvertError> {
     }
 }
 
-/// Converts the arrays of a folder, and those of the folders in it, whose names become classes.
+/// Converts the arrays of a folder, and those of the folders in it, whose names become classes. Of arrays beside such
+/// folders, which have no class, a warning tells.
 ///
 /// # Errors
 ///
@@ -269,6 +270,9 @@ pub fn convert(
         let message = format!("{some} of {all} {were} left out {}", which(names, reason));
         listener.on(&Event::Warning { message });
     }
+    if let Some(message) = classless(folder, &arrays) {
+        listener.on(&Event::Warning { message });
+    }
     let written = Samples::write(output, &spec, listener, |sample, out| {
         let (array, place) = places[sample];
         let steps = spec.samples[sample].0 as usize;
@@ -290,6 +294,32 @@ pub fn convert(
     })?;
     let (bytes, shape) = (written.bytes(), written.shape());
     Ok(Converted { samples: places.len(), shape, cut, skipped, bytes, classes })
+}
+
+/// What is said of arrays that lie beside folders of classes; none if there are no such arrays or no classes.
+fn classless(folder: &Path, arrays: &[(&ArrayFile, Option<&str>)]) -> Option<String> {
+    let beside = arrays.iter().filter(|(_, class)| class.is_none());
+    let names: Vec<String> = beside.map(|(array, _)| within(folder, &array.path)).collect();
+    if names.is_empty() || names.len() == arrays.len() {
+        return None;
+    }
+    let [lie, hold, them, theirs] = match names.len() {
+        1 => ["lies", "it holds", "it", "the folder of its class"],
+        _ => ["lie", "they hold", "them", "the folders of their classes"],
+    };
+    Some(format!(
+        "{} of {} {lie} beside the folders of classes ({}), and what {hold} has no class: pre-training learns from it, and what learns or scores classes passes it over\n  \
+         move {them} into {theirs}, or out of {} if nothing is to learn from {them}",
+        names.len(),
+        count(arrays.len() as u64, "array"),
+        quoted(&names, NAMED),
+        folder.display()
+    ))
+}
+
+/// The path of an array within its folder.
+fn within(folder: &Path, path: &Path) -> String {
+    path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 /// A name for each sample of these arrays, by which its file is found: the folder of the class and the name of the
@@ -437,14 +467,12 @@ fn sort_out(
     found: &[Found],
     odd: Odd,
 ) -> Result<(Vec<usize>, Skipped), ConvertError> {
-    let name =
-        |path: &Path| path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
     let first = found.iter().flatten().find(|array| can_be_samples(array));
     let (mut kept, mut skipped) = (Vec::new(), Skipped::new());
     let mut unusable = BTreeMap::<&str, (&str, Vec<String>)>::new();
     let mut example: Option<(usize, String)> = None;
     for (index, found) in found.iter().enumerate() {
-        let name = name(&paths[index].0);
+        let name = within(folder, &paths[index].0);
         let reason = match found {
             Err(Unusable { what, found }) => {
                 unusable.entry(what).or_insert((found, vec![])).1.push(name);
