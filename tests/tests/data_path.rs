@@ -8,6 +8,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+#[cfg(unix)]
+use std::time::{Duration, Instant};
 
 use firebox_tests::{command, errors, firebox, project};
 use serde_json::Value;
@@ -318,17 +320,27 @@ fn array(path: &Path, steps: usize, value: impl Fn(usize) -> f32) {
     std::fs::write(path, bytes).unwrap();
 }
 
-#[test]
-fn a_pipeline_trains_on_converted_samples_as_on_their_arrays() {
-    let folder = project(PIPELINE, 10);
+/// Converts the arrays of a folder `arrays` to `samples`.
+fn convert(folder: &Path) {
+    let output = firebox(folder, &["data", "convert", "arrays", "samples"]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+}
+
+/// Waves of two speeds, which are their classes, as arrays and as converted samples.
+fn convert_waves(folder: &Path) {
     for number in 0..40 {
         let class = ["calm", "wild"][number % 2];
-        let path = folder.path().join(format!("arrays/{class}/{number:03}.npy"));
+        let path = folder.join(format!("arrays/{class}/{number:03}.npy"));
         let speed = [0.3, 0.9][number % 2];
         array(&path, 16 + number % 3, |at| (at as f32 * speed + number as f32).sin());
     }
-    let output = firebox(folder.path(), &["data", "convert", "arrays", "samples"]);
-    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    convert(folder);
+}
+
+#[test]
+fn a_pipeline_trains_on_converted_samples_as_on_their_arrays() {
+    let folder = project(PIPELINE, 10);
+    convert_waves(folder.path());
     let settings = ["data.path=samples", "labels=last", "window.whole=true", "augment.versions=1"];
     let trained = run(folder.path(), "trained", &settings);
     assert!(losses(&trained).len() > 1);
@@ -613,13 +625,53 @@ fn copies_of_remote_files_are_listed_and_pruned_unless_they_are_locked() {
     assert!(!copy.join("bars.csv").exists());
 }
 
+/// All files and folders below a folder.
+#[cfg(unix)]
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let (mut found, mut open) = (vec![], vec![folder.to_owned()]);
+    while let Some(folder) = open.pop() {
+        let inside = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+        let inside: Vec<PathBuf> = inside.map(|entry| entry.path()).collect();
+        open.extend(inside.iter().filter(|path| path.is_dir()).cloned());
+        found.extend(inside);
+    }
+    found
+}
+
+/// A file of this name below a folder.
+#[cfg(unix)]
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    below(folder).into_iter().find(|path| path.is_file() && path.ends_with(name))
+}
+
+/// Cuts a shard off once a run has taken steps; returns what the run said, and how long after that it ended.
+#[cfg(unix)]
+fn cut_off_while_training(
+    folder: &Path,
+    arguments: &[&str],
+    runs: &Path,
+    shard: impl FnOnce() -> PathBuf,
+) -> (std::process::Output, Duration) {
+    use std::process::Stdio;
+
+    let mut command = command(folder, arguments);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let trains = |path: PathBuf| std::fs::read_to_string(path).unwrap().contains("\"step\":5,");
+    while !find(runs, "events.jsonl").is_some_and(trains) {
+        assert!(Instant::now() < deadline, "no step was trained");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let cut = std::fs::File::options().write(true).open(shard()).unwrap();
+    let start = Instant::now();
+    cut.set_len(1000).unwrap();
+    (child.wait_with_output().unwrap(), start.elapsed())
+}
+
 /// A shard is cut off while it is trained on.
 #[cfg(unix)]
 #[test]
 fn a_shard_that_shrinks_under_a_run_ends_it_within_a_second_and_is_made_anew() {
-    use std::process::Stdio;
-    use std::time::{Duration, Instant};
-
     let folder = project(PIPELINE, 500);
     let settings = [
         "run",
@@ -633,39 +685,16 @@ fn a_shard_that_shrinks_under_a_run_ends_it_within_a_second_and_is_made_anew() {
         "--set",
         "run.directory=runs",
     ];
-    let find = |beginning: &str| {
-        let mut open = vec![folder.path().to_owned()];
-        while let Some(path) = open.pop() {
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() {
-                let inside = std::fs::read_dir(&path).into_iter().flatten().flatten();
-                open.extend(inside.map(|entry| entry.path()));
-            } else if name.starts_with(beginning) {
-                return Some(path);
-            }
-        }
-        None
-    };
+    let (runs, cache) = (folder.path().join("runs"), folder.path().join("cache"));
     // A processor with other work may be late once; the best of three tries counts.
     let mut fastest = Duration::MAX;
     for _ in 0..3 {
-        if let Some(events) = find("events.jsonl") {
+        if let Some(events) = find(&runs, "events.jsonl") {
             std::fs::remove_dir_all(events.parent().unwrap()).unwrap();
         }
-        let mut command = firebox_tests::command(folder.path(), &settings);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let trains = |path: PathBuf| std::fs::read_to_string(path).unwrap().contains("\"step\":5,");
-        while !find("events.jsonl").is_some_and(trains) {
-            assert!(Instant::now() < deadline, "no step was trained");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let shard = find("shard-00000.arrow").unwrap();
-        let cut = std::fs::File::options().write(true).open(&shard).unwrap();
-        let start = Instant::now();
-        cut.set_len(1000).unwrap();
-        let output = child.wait_with_output().unwrap();
-        fastest = fastest.min(start.elapsed());
+        let shard = || find(&cache, "shard-00000.arrow").unwrap();
+        let (output, after) = cut_off_while_training(folder.path(), &settings, &runs, shard);
+        fastest = fastest.min(after);
         let said = errors(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("changed while it was being read"), "{said}");
@@ -682,12 +711,70 @@ fn a_shard_that_shrinks_under_a_run_ends_it_within_a_second_and_is_made_anew() {
     assert!(errors(&output).contains("it is made again"), "{}", errors(&output));
 }
 
+/// What someone has not finished writing, by the names that such files and folders have.
+#[cfg(unix)]
+fn unfinished(folder: &Path) -> Vec<PathBuf> {
+    let ends = [".part", ".partial", ".removed", ".replaced"];
+    let is_unfinished = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.contains(".tmp") || ends.iter().any(|end| name.ends_with(end))
+    };
+    below(folder).into_iter().filter(is_unfinished).collect()
+}
+
+/// Samples that are read where they were converted to, which no run makes again.
+#[cfg(unix)]
+#[test]
+fn converted_samples_that_shrink_under_a_run_end_it_and_it_goes_on_once_they_are_converted_again() {
+    let folder = project(PIPELINE, 10);
+    convert_waves(folder.path());
+    let settings = [
+        "data.path=samples",
+        "labels=last",
+        "window.whole=true",
+        "augment.mode=online",
+        "loader.resident=stream",
+        "train.epochs=200",
+        "train.early_stopping.patience=1000",
+    ];
+    let expected = losses(&run(folder.path(), "whole", &settings));
+    let mut arguments = vec!["run", "p.toml", "--set", "run.directory=cut"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let runs = folder.path().join("cut");
+    let shard = || folder.path().join("samples/shard-00000.arrow");
+    let (output, _) = cut_off_while_training(folder.path(), &arguments, &runs, shard);
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let file = "samples/shard-00000.arrow` changed while it was being read";
+    assert!(said.contains(file) && said.contains("convert the arrays again"), "{said}");
+    // The run says so, too, and is no finished one.
+    let events = find(&runs, "events.jsonl").unwrap();
+    let lines = std::fs::read_to_string(&events).unwrap();
+    let all: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let finished = all.iter().find(|event| event["event"] == "run-finished").unwrap();
+    let outcome = finished["outcome"].as_str().unwrap();
+    assert!(outcome.starts_with("failed: ") && outcome.contains(file), "{outcome}");
+    let cut = events.parent().unwrap();
+    assert!(!cut.join("manifest.json").exists() && !cut.join("report.html").exists());
+    assert_eq!(unfinished(folder.path()), Vec::<PathBuf>::new());
+    // Before they are mended, the same is told, and what was learnt stays.
+    let again = firebox(folder.path(), &arguments);
+    let said = errors(&again);
+    assert_eq!(again.status.code(), Some(2), "{said}");
+    assert!(said.contains("convert the arrays again"), "{said}");
+    convert(folder.path());
+    assert_eq!(losses(&run(folder.path(), "cut", &settings)), expected);
+    let lines = std::fs::read_to_string(&events).unwrap();
+    let resumed = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok()?["resumed_at_step"].as_u64());
+    assert!(resumed.max() >= Some(5), "it began anew");
+}
+
 /// What a run has mapped stays until it lets go of it.
 #[cfg(unix)]
 #[test]
 fn a_cache_that_is_deleted_under_a_run_changes_nothing_of_it_and_is_made_anew() {
-    use std::time::{Duration, Instant};
-
     let folder = project(PIPELINE, 500);
     let settings = [
         "run.cache=cache",

@@ -8,8 +8,8 @@
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_buffer::MutableBuffer;
 use firebox_core::{Event, Key, Listener, SeriesValues, Storage, count};
@@ -146,17 +146,18 @@ impl Samples {
             .step_by(per_shard)
             .map(|start| start..(start + per_shard).min(count))
             .collect();
-        let done = AtomicU64::new(0);
+        let done = Mutex::new(0_u64);
         let make = |(index, range): (usize, &Range<usize>)| -> Result<FileRecord, E> {
             let kept = receipt(folder, index, spec.key);
             let file = match kept {
                 Some(file) => file,
                 None => write_shard(folder, index, range.clone(), &layout, spec, &read)?,
             };
-            let samples = range.len() as u64;
-            let done = done.fetch_add(samples, Ordering::Relaxed) + samples;
             let (stage, unit) = ("convert".to_owned(), "samples".to_owned());
-            listener.on(&Event::Progress { stage, done, total: count as u64, unit });
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            *done += range.len() as u64;
+            // Within the lock, so that no listener hears of less than before.
+            listener.on(&Event::Progress { stage, done: *done, total: count as u64, unit });
             Ok(file)
         };
         let files = shards.par_iter().enumerate().map(|(i, range)| make((i, range)));

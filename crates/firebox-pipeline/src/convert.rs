@@ -10,7 +10,7 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use firebox_cache::{CacheError, SampleSpec, Samples};
@@ -216,7 +216,8 @@ fn apart(folder: &Path, output: &Path) -> Result<(), ConvertError> {
     }
 }
 
-/// Converts the arrays of a folder, and those of the folders in it, whose names become classes.
+/// Converts the arrays of a folder, and those of the folders in it, whose names become classes. Of arrays beside such
+/// folders, which have no class, a warning tells.
 ///
 /// # Errors
 ///
@@ -269,6 +270,9 @@ pub fn convert(
         let message = format!("{some} of {all} {were} left out {}", which(names, reason));
         listener.on(&Event::Warning { message });
     }
+    if let Some(message) = classless(folder, &arrays) {
+        listener.on(&Event::Warning { message });
+    }
     let written = Samples::write(output, &spec, listener, |sample, out| {
         let (array, place) = places[sample];
         let steps = spec.samples[sample].0 as usize;
@@ -290,6 +294,32 @@ pub fn convert(
     })?;
     let (bytes, shape) = (written.bytes(), written.shape());
     Ok(Converted { samples: places.len(), shape, cut, skipped, bytes, classes })
+}
+
+/// What is said of arrays that lie beside folders of classes; none if there are no such arrays or no classes.
+fn classless(folder: &Path, arrays: &[(&ArrayFile, Option<&str>)]) -> Option<String> {
+    let beside = arrays.iter().filter(|(_, class)| class.is_none());
+    let names: Vec<String> = beside.map(|(array, _)| within(folder, &array.path)).collect();
+    if names.is_empty() || names.len() == arrays.len() {
+        return None;
+    }
+    let [lie, hold, them, theirs] = match names.len() {
+        1 => ["lies", "it holds", "it", "the folder of its class"],
+        _ => ["lie", "they hold", "them", "the folders of their classes"],
+    };
+    Some(format!(
+        "{} of {} {lie} beside the folders of classes ({}), and what {hold} has no class: pre-training learns from it, and what learns or scores classes passes it over\n  \
+         move {them} into {theirs}, or out of {} if nothing is to learn from {them}",
+        names.len(),
+        count(arrays.len() as u64, "array"),
+        quoted(&names, NAMED),
+        folder.display()
+    ))
+}
+
+/// The path of an array within its folder.
+fn within(folder: &Path, path: &Path) -> String {
+    path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 /// A name for each sample of these arrays, by which its file is found: the folder of the class and the name of the
@@ -370,8 +400,7 @@ fn open(
     odd: Odd,
     listener: &dyn Listener,
 ) -> Result<Vec<Found>, ConvertError> {
-    let (all, done) = (paths.len(), AtomicUsize::new(0));
-    let one = |(path, _): &(PathBuf, Option<String>)| -> Result<Found, ConvertError> {
+    let looked_at = |path: &Path| -> Result<Found, ConvertError> {
         let array = match (ArrayFile::open(path), odd) {
             (Ok(array), _) => array,
             (Err(DataError::Malformed { problem, .. }), Odd::Skip) => {
@@ -386,14 +415,24 @@ fn open(
             return Ok(Ok(array));
         }
         let found = not_finite(&array, limit)?;
-        let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-        // A hundred times, however many there are.
-        if done * 100 / all > (done - 1) * 100 / all {
-            let (stage, unit) = ("check".to_owned(), "arrays".to_owned());
-            listener.on(&Event::Progress { stage, done: done as u64, total: all as u64, unit });
-        }
         let what = "holds numbers that are not finite in float32";
         Ok(found.map_or(Ok(array), |found| Err(Unusable { what, found })))
+    };
+    let (all, done) = (paths.len(), Mutex::new(0_usize));
+    let one = |(path, _): &(PathBuf, Option<String>)| -> Result<Found, ConvertError> {
+        let found = looked_at(path)?;
+        if odd == Odd::Refuse {
+            return Ok(found);
+        }
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        *done += 1;
+        // A hundred times, however many there are.
+        if *done * 100 / all > (*done - 1) * 100 / all {
+            let (stage, unit) = ("check".to_owned(), "arrays".to_owned());
+            // Within the lock, so that no listener hears of less than before.
+            listener.on(&Event::Progress { stage, done: *done as u64, total: all as u64, unit });
+        }
+        Ok(found)
     };
     paths.par_iter().map(one).collect()
 }
@@ -428,14 +467,12 @@ fn sort_out(
     found: &[Found],
     odd: Odd,
 ) -> Result<(Vec<usize>, Skipped), ConvertError> {
-    let name =
-        |path: &Path| path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned();
     let first = found.iter().flatten().find(|array| can_be_samples(array));
     let (mut kept, mut skipped) = (Vec::new(), Skipped::new());
     let mut unusable = BTreeMap::<&str, (&str, Vec<String>)>::new();
     let mut example: Option<(usize, String)> = None;
     for (index, found) in found.iter().enumerate() {
-        let name = name(&paths[index].0);
+        let name = within(folder, &paths[index].0);
         let reason = match found {
             Err(Unusable { what, found }) => {
                 unusable.entry(what).or_insert((found, vec![])).1.push(name);

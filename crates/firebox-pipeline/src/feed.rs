@@ -1,5 +1,9 @@
 //! What training reads and where it lies: from training windows to a loader.
 
+#[cfg(test)]
+#[cfg(feature = "remote")]
+mod s3;
+
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;

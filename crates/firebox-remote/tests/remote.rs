@@ -2,6 +2,7 @@
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -671,6 +672,22 @@ print('port', port, flush=True)
 sys.stdin.read()
 ";
 
+/// A Python with moto's S3: `FIREBOX_TEST_PYTHON`, which has to have it, or else `python3`. `None`, and a line that
+/// counts the test as skipped, if that lacks it.
+fn moto() -> Option<OsString> {
+    let named = std::env::var_os("FIREBOX_TEST_PYTHON");
+    named.or_else(|| {
+        let found = Command::new("python3").args(["-c", "import boto3, moto.server"]).output();
+        if found.is_ok_and(|output| output.status.success()) {
+            return Some("python3".into());
+        }
+        println!(
+            "skipped: python3 lacks boto3 or moto[server] from PyPI; set FIREBOX_TEST_PYTHON to a Python that has them"
+        );
+        None
+    })
+}
+
 /// Runs this test program again with the keys and the address of the server in its environment.
 #[test]
 fn s3_is_fetched_from_a_local_server() {
@@ -699,10 +716,7 @@ fn s3_is_fetched_from_a_local_server() {
         assert!(error.to_string().contains("AWS_ENDPOINT_URL is no address"), "{error}");
         return;
     }
-    let Some(python) = std::env::var_os("FIREBOX_TEST_PYTHON") else {
-        eprintln!("skipped: FIREBOX_TEST_PYTHON names no Python with moto[server] and boto3");
-        return;
-    };
+    let Some(python) = moto() else { return };
     let mut server = Command::new(python)
         .args(["-c", MOTO])
         .stdin(Stdio::piped())
@@ -713,7 +727,7 @@ fn s3_is_fetched_from_a_local_server() {
     // The server has something to say of its own, too.
     let mut lines = BufReader::new(server.stdout.as_mut().unwrap()).lines();
     let port = lines.find_map(|line| Some(line.unwrap().strip_prefix("port ")?.to_owned()));
-    let port = port.unwrap();
+    let port = port.expect("the Python has moto[server] and boto3");
     let cache = tempfile::tempdir().unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "s3_is_fetched_from_a_local_server"])

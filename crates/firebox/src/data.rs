@@ -13,7 +13,7 @@ use crate::terminal::{LogFormat, Terminal};
 #[derive(Args)]
 pub(crate) struct ConvertFlags {
     /// The folder of .npy arrays of float16, float32 or float64 (rounded to float32): `[time]`, `[time,
-    /// channel]` or `[sample, time, channel]`. Folders in it become classes.
+    /// channel]` or `[sample, time, channel]`. Folders in it become classes; arrays beside them have none.
     arrays: PathBuf,
     /// The folder to write.
     output: PathBuf,

@@ -1,5 +1,7 @@
 //! Folders of arrays that are made for the tests, and what they become.
 
+mod course;
+
 use super::*;
 use firebox_core::Silent;
 use std::fs;
@@ -217,6 +219,38 @@ fn arrays_that_are_left_out_are_named() {
     let text = converted.to_string();
     let end = "; 1 left out (`a.npy`): it has no channel; 1 left out (`c.npy`): it has no sample; 5 left out (`b/1.npy`, `b/2.npy`, `b/3.npy`, `b/4.npy` and 1 more): each has no step";
     assert!(text.ends_with(end), "{text}");
+}
+
+#[test]
+fn arrays_beside_folders_of_classes_are_told_of() {
+    let root = tempfile::tempdir().unwrap();
+    let arrays = root.path().join("arrays");
+    let said = |output: &str| {
+        let said = Mutex::new(Vec::new());
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                said.lock().unwrap().push(message.clone());
+            }
+        };
+        let config = ConvertConfig::default();
+        let converted = convert(&arrays, &root.path().join(output), &config, &listener).unwrap();
+        let said = said.lock().unwrap().join("\n");
+        (converted.classes.len(), said.replace(&arrays.display().to_string(), "ARRAYS"))
+    };
+    let write = |path: &str| array(&arrays.join(path), &[4, 2], false, |at| at as f32);
+    // Where there are no classes, none is missing.
+    write("b.npy");
+    assert_eq!(said("no class"), (0, String::new()));
+    write("cats/a.npy");
+    let expected = "1 of 2 arrays lies beside the folders of classes (`b.npy`), and what it holds has no class: pre-training learns from it, and what learns or scores classes passes it over\n  move it into the folder of its class, or out of ARRAYS if nothing is to learn from it";
+    assert_eq!(said("one"), (1, expected.to_owned()));
+    ["c.npy", "d.npy", "dogs/a.npy", "e.npy", "f.npy"].iter().for_each(|path| write(path));
+    let expected = "5 of 7 arrays lie beside the folders of classes (`b.npy`, `c.npy`, `d.npy`, `e.npy` and 1 more), and what they hold has no class: pre-training learns from it, and what learns or scores classes passes it over\n  move them into the folders of their classes, or out of ARRAYS if nothing is to learn from them";
+    assert_eq!(said("several"), (2, expected.to_owned()));
+    for name in ["b.npy", "c.npy", "d.npy", "e.npy", "f.npy"] {
+        fs::rename(arrays.join(name), arrays.join("cats").join(name)).unwrap();
+    }
+    assert_eq!(said("all"), (2, String::new()));
 }
 
 #[test]
