@@ -6,21 +6,32 @@ Usage: python benches/data_path.py [FOLDER] [--program BINARY] [--firebox BINARY
 
 Needs Python with NumPy, polars and PyTorch. FOLDER (a temporary one by default) gets the files: 59,365
 windows' worth of bars, 10 million bars, 256 clips of 2 MB, and for a while a set of `--larger` bytes.
-`--larger 20000000000` is the claim of 20 GB in 2 GB of anonymous memory. Each row has the peak of resident
-memory of the process that was measured, the pages of mapped files that the system left it among it: of the
-suites `data` and `larger`, whose cases share a process, that of all of them. `wait` takes `--blocks` times four
-trainings, with the loader and without by turns, and tells the mean of the blocks' ratios with its standard error;
-the aim is met or missed by two of these, or not decided: more blocks decide it.
+`--larger 20000000000` is the claim of 20 GB in 2 GB of anonymous memory.
+
+Each row has the peak of resident memory of the process that was measured, the pages of mapped files that the system
+left it among it, and that of the peer's process, and says whether the first is below: of `larger`, whose cases share
+a process, that of all of them; of a process with workers, that of the largest alone.
+
+`cold` takes the files out of the page cache before each reading, and compares with plain reads of the same files in
+large blocks. What keeps them elsewhere, such as the host of a virtual machine, helps both. Where the system does not
+let go of the pages it measures nothing and says so.
+
+`wait` takes `--blocks` times four trainings, with the loader and without by turns, and tells the mean of the blocks'
+ratios with its standard error; the aim is met or missed by two of these, or not decided: more blocks decide it.
 """
 
 import argparse
+import ctypes
 import json
+import mmap
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +39,9 @@ import numpy as np
 import compare
 
 HERE = Path(__file__).resolve().parent
-SUITES = ("data", "gather", "stream", "ingest", "larger", "start", "wait")
+SUITES = ("data", "gather", "stream", "cold", "ingest", "larger", "start", "wait")
+# The part of the pages that may stay in the page cache of what is read from the disk.
+STAYED = 0.01
 
 
 def measured(command, environment=None):
@@ -44,10 +57,10 @@ def measured(command, environment=None):
     return {line["case"]: line for line in lines}, usage.ru_maxrss / 1024
 
 
-def alone(command, runs=7):
-    """The one case of a process of its own, with the peak of its resident memory."""
+def alone(command, runs=7, case=None):
+    """The one case of a process of its own, or that of this name, with the peak of the process's resident memory."""
     lines, peak = measured(command, {"RUNS": str(runs)})
-    [line] = lines.values()
+    [line] = lines.values() if case is None else [lines[case]]
     return {**line, "peak": peak}
 
 
@@ -85,6 +98,73 @@ def make_many(folder, count):
     for name in ("csv", "parquet"):
         (bars / f"bars.{name}").rename(folder / f"many.{name}")
     bars.rmdir()
+
+
+def dropped(paths):
+    """Takes files out of the page cache, and returns the part of their pages that stayed there nevertheless: all,
+    where the system has no call for it or tells nothing about pages."""
+    if not hasattr(os, "posix_fadvise"):
+        return 1.0
+    stayed = pages = 0
+    for path in paths:
+        with open(path, "rb") as file:
+            # What is not on the disk yet is not dropped.
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if not path.stat().st_size:
+            continue
+        mapped = np.memmap(path, np.uint8, "c")  # writable, as ctypes wants it, and not read
+        there = np.zeros(-(-len(mapped) // mmap.PAGESIZE), np.uint8)
+        failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(len(mapped)),
+                                           ctypes.c_void_p(there.ctypes.data))
+        stayed += len(there) if failed else int((there & 1).sum())
+        pages += len(there)
+    return stayed / pages
+
+
+def read_plainly(paths):
+    """Files one after the other in large blocks, as `dd bs=4M` reads them."""
+    block, size = bytearray(4 << 20), 0
+    start = time.perf_counter()
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            while read := file.readinto(block):
+                size += read
+    return {"seconds": time.perf_counter() - start, "bytes": size}
+
+
+def from_disk(cases, rounds=5):
+    """The middle time of each case in several rounds, by turns, so that what else the disk does falls on all alike.
+    A case has its files, which leave the page cache before, and what reads them. Nothing, where they stay there."""
+    lines = {name: [] for name in cases}
+    most = 0.0
+    for _ in range(rounds):
+        for name, (paths, read) in cases.items():
+            most = max(most, dropped(paths))
+            if most > STAYED:
+                print(f"cold: NOT MEASURED: as far as this system tells, {100 * most:.0f} % of the pages of "
+                      f"{paths[0].parent} stayed in the page cache after `posix_fadvise`\n")
+                return None
+            lines[name].append(read())
+    print(f"cold: at most {100 * most:.2f} % of the pages stayed in the page cache, {rounds} rounds\n")
+    return {name: sorted(of, key=lambda line: line["seconds"])[rounds // 2] for name, of in lines.items()}
+
+
+def cold_clips(folder, program, torch):
+    """Clips from the disk: the files of each folder read plainly, one epoch of each type by Firebox, shuffled as a
+    whole and in blocks, and one of the arrays by `np.load`."""
+    def files(name):
+        return sorted(path for path in (folder / name).rglob("*") if path.is_file())
+
+    cases = {("np.load", workers): (files("clips"), partial(alone, [*torch, "cold", workers, folder], 1))
+             for workers in (0, 2)}
+    for name in ("clips", "clips-f32", "clips-f16", "clips-bf16"):
+        cases["disk", name] = files(name), partial(read_plainly, files(name))
+    for name in ("f32", "f16", "bf16"):
+        for how in ("cold", "blocks"):
+            command = [program, "stream", f"{how}-{name}-2", folder]
+            cases[how, name] = files(f"clips-{name}"), partial(alone, command, 1)
+    return from_disk(cases)
 
 
 def start_up(folder, firebox):
@@ -130,10 +210,13 @@ def main():
     given = parser.parse_args()
     rows = []
 
+    def told(met):
+        return met if isinstance(met, str) else "yes" if met else "**no**"
+
     def say(what, ours, theirs, ratio, aim, met, peak, peer_peak=None):
         peaks = (f"{most:.0f} MiB" if most else "" for most in (peak, peer_peak))
-        told = met if isinstance(met, str) else "yes" if met else "**no**"
-        rows.append((what, ours, theirs, ratio, aim, told, *peaks))
+        below = peak < peer_peak if peer_peak else ""
+        rows.append((what, ours, theirs, ratio, aim, told(met), *peaks, told(below)))
 
     def rate(line):
         return line["rows"] / line["seconds"]
@@ -141,15 +224,11 @@ def main():
     def number(value, unit):
         return f"{compare.show(value)}{unit}"
 
-    def faster(what, ours, theirs, aim, unit="/s"):
+    def faster(what, ours, theirs, aim=None, unit="/s"):
         ratio = rate(ours) / rate(theirs)
-        say(what, number(rate(ours), unit), number(rate(theirs), unit), f"{ratio:.1f}",
-            f"≥ {aim}", ratio >= aim, ours["peak"], theirs["peak"])
-
-    def memory(what, ours, theirs):
-        ours, theirs = ours["peak"], theirs["peak"]
-        say(f"peak resident memory, {what}", f"{ours:.0f} MiB", f"{theirs:.0f} MiB",
-            f"{ours / theirs:.2f}", "< 1", ours < theirs, ours, theirs)
+        asked, met = (f"≥ {aim}", ratio >= aim) if aim else ("", "")
+        say(what, number(rate(ours), unit), number(rate(theirs), unit), f"{ratio:.1f}", asked, met,
+            ours["peak"], theirs["peak"])
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
@@ -158,18 +237,20 @@ def main():
         torch = [sys.executable, HERE / "peers" / "torch_loader.py"]
         if "data" in given.only:
             apart(compare.make_bars, folder, given.bars)
-            ours, peak = measured([program, "data", folder])
-            copy, read = ours["memory/copy-to-batch"], ours["cache/read-f32"]
+            measured([program, "gather", "make", folder])
+            numpy = [sys.executable, HERE / "peers" / "numpy_data.py", folder]
+            read = alone([program, "data", "read", folder], case="cache/read-f32")
+            copy = alone([*numpy, "copy", read["rows"]])
             share = rate(read) / rate(copy)
-            say("cache read in order, f32, beside a copy of memory",
+            say("cache read in order, f32, beside NumPy's copy of an array in memory",
                 number(read["bytes"] / read["seconds"], "B/s"),
                 number(copy["bytes"] / copy["seconds"], "B/s"), f"{share:.2f}", "near 1", share > 0.8,
-                peak)
-            augment = ours["augment/all-threads"]
-            windows = augment["rows"] / 4
-            seconds = augment["seconds"] * 59_365 / windows
-            say("augmentation of 59,365 × 105 × 4, four versions", f"{seconds:.3f} s", "", "", "< 1 s",
-                seconds < 1, peak)
+                read["peak"], copy["peak"])
+            augment = alone([program, "data", "augment", folder], case="augment/all-threads")
+            peer = alone([*numpy, "augment"], 3)
+            seconds, theirs = (59_365 * 4 / rate(line) for line in (augment, peer))
+            say("augmentation of 59,365 × 105 × 4, four versions, beside NumPy", f"{seconds:.3f} s",
+                f"{theirs:.2f} s", f"{seconds / theirs:.3f}", "< 1 s", seconds < 1, augment["peak"], peer["peak"])
         if "gather" in given.only:
             apart(compare.make_bars, folder, given.bars)
             measured([program, "gather", "make", folder])
@@ -187,18 +268,30 @@ def main():
             for name in ("stream-0", "stream-1", "stream-2", "memory-0", "memory-1", "device"):
                 faster(f"the same, {name}, beside one PyTorch index each", ours[name],
                        peer["torch-index"], 3)
-            memory("R1's shape, as `auto` has it, beside the array", ours["auto"], peer["numpy-index"])
-            memory("R1's shape, as `auto` has it, beside the loader", ours["auto"], loader)
-        if "stream" in given.only:
+        if {"stream", "cold"} & set(given.only):
             apart(make_clips, folder, given.clips)
-            made, _ = measured([program, "stream", "make", folder])
+            made, peak = measured([program, "stream", "make", folder])
+            line = made["convert/f32"]
+            say("conversion of clips of 2 MB, f32", number(line["bytes"] / line["seconds"], "B/s"), "", "", "", "",
+                peak)
+        if "stream" in given.only:
             peer = max((alone([*torch, "stream", workers, folder]) for workers in (0, 2)), key=rate)
             for name in ("f32", "f16", "bf16"):
                 ours = alone([program, "stream", f"{name}-2", folder])
                 faster(f"clips of 2 MB, {name}, 2 workers, beside a tuned DataLoader", ours, peer, 5)
-                memory(f"clips, {name}", ours, peer)
-            line = made["convert/f32"]
-            print(f"conversion: {line['bytes'] / line['seconds'] / 1e6:.0f} MB/s")
+        if "cold" in given.only and (lines := cold_clips(folder, program, torch)):
+            peer = max((lines["np.load", workers] for workers in (0, 2)), key=rate)
+            for name in ("f32", "f16", "bf16"):
+                disk = lines["disk", f"clips-{name}"]
+                for how, words in (("cold", "shuffled"), ("blocks", "shuffled in blocks")):
+                    ours, what = lines[how, name], f"clips from a cold disk, {name}, {words}, beside"
+                    share = disk["seconds"] / ours["seconds"]
+                    say(f"{what} plain reads of the same files", number(disk["bytes"] / ours["seconds"], "B/s"),
+                        number(disk["bytes"] / disk["seconds"], "B/s"), f"{share:.2f}", "≥ 0.8", share >= 0.8,
+                        ours["peak"])
+                    faster(f"{what} `np.load` in a DataLoader", ours, peer)
+            share = lines["disk", "clips"]["seconds"] / peer["seconds"]
+            print(f"cold: `np.load` in a DataLoader has {share:.2f} of the speed of plain reads of its arrays\n")
         if "ingest" in given.only:
             apart(make_many, folder, given.many)
             for name in ("csv", "parquet"):
@@ -207,19 +300,18 @@ def main():
                 peer = alone([*torch, "ingest", name, folder])
                 read, hashed = ours["read"], ours["hash"]
                 assert abs(read["check"] - peer["check"]) < 1e-6 * abs(peer["check"]), name
-                most = max(read["peak"], hashed["peak"])
-                for what, seconds, peak in (("checks", read["seconds"], read["peak"]),
-                                            ("checks and key", read["seconds"] + hashed["seconds"], most)):
+                # A command reads its files once: what an allocator keeps for the next time is no part of the peaks.
+                once, most = (alone(command, 1)["peak"] for command in (
+                    [program, "ingest", f"read-{name}", folder], [*torch, "ingest", name, folder]))
+                both, stored = read["seconds"] + hashed["seconds"], ours["all"]
+                for what, seconds, aim, peak in (("checks", read["seconds"], 1.3, once),
+                                                 ("checks and key", both, 1.3, max(once, hashed["peak"])),
+                                                 ("into the store", stored["seconds"], None, stored["peak"])):
                     ratio = seconds / peer["seconds"]
+                    asked, met = (f"≤ {aim}", ratio <= aim) if aim else ("", "")
                     say(f"ingestion of {read['rows']:,} bars, {name}, {what}", f"{seconds:.2f} s",
-                        f"{peer['seconds']:.2f} s", f"{ratio:.2f}", "≤ 1.3", ratio <= 1.3, peak, peer["peak"])
-                # A command reads its files once: what an allocator keeps for the next time is left out.
-                once = alone([*torch, "ingest", name, folder], 1)
-                for what, where in (("read", "memory"), ("all", "the store")):
-                    memory(f"ingestion into {where}, {name}",
-                           alone([program, "ingest", f"{what}-{name}", folder], 1), once)
-                print(f"{name}: with the cache written {ours['all']['seconds']:.2f} s, "
-                      f"from the cache, whose key is known, {ours['again']['seconds']:.2f} s")
+                        f"{peer['seconds']:.2f} s", f"{ratio:.2f}", asked, met, peak, most)
+                print(f"{name}: from the store, whose key is known, {ours['again']['seconds']:.2f} s\n")
         if "larger" in given.only:
             ours, peak = measured([program, "larger", given.larger, folder])
             for name, line in ours.items():
@@ -244,9 +336,14 @@ def main():
             seconds, peak = start_up(folder, firebox)
             say("from the command to the first step, warm cache", f"{seconds:.2f} s", "", "", "< 1 s",
                 seconds < 1, peak)
-    print("\n| what | Firebox | peer | ratio | aim | met | peak | peer's peak |\n|---|--:|--:|--:|--:|---|--:|--:|")
+    print("\n| what | Firebox | peer | ratio | aim | met | peak | peer's peak | below |\n"
+          "|---|--:|--:|--:|--:|---|--:|--:|---|")
     for row in rows:
         print("|", " | ".join(row), "|")
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    _, imported = measured([sys.executable, "-c", "import torch"])
+    print(f"\nA peak below {own:.0f} MiB cannot be told: a process begins with that of this one. Of a peer with PyTorch "
+          f"{imported:.0f} MiB are those of its import alone.")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ The algorithms are those of Firebox (see crates/firebox-cache), vectorised over 
 once as fit into the processor's cache, which is the fastest way that NumPy has. Polars uses all
 cores; NumPy uses one.
 
-Usage: numpy_data.py FOLDER, where FOLDER holds bars.csv and bars.parquet.
+Usage: numpy_data.py FOLDER [CASE], where FOLDER holds bars.csv and bars.parquet. CASE is one by itself, in a
+process of its own so that its memory can be told: augment, or copy ROWS, which copies an array of so many windows
+in memory batch by batch.
 """
 
 import json
@@ -18,7 +20,7 @@ import numpy as np
 import polars as pl
 
 LENGTH, STRIDE, VERSIONS, BATCH, SEED = 105, 10, 4, 512, 1337
-RUNS = 7
+RUNS = int(os.environ.get("RUNS", 7))
 # Windows augmented at once: 512 × 105 × 4 × 4 bytes = 860 kB. Fastest of 128, 512, 2048 and all.
 CHUNK = 512
 
@@ -150,11 +152,27 @@ def augmentation(windows):
         return len(windows) * VERSIONS, versions.nbytes, versions.size
 
     case("augment/one-thread", run)
-    energy = np.square(versions, dtype=np.float64).sum() / VERSIONS
-    expected = np.square(windows, dtype=np.float64).sum()
+    # In parts: copies of everything would be part of the peak memory.
+    parts = [part for version in versions for part in np.array_split(version, max(1, len(version) // CHUNK))]
+    energy = sum(np.square(part, dtype=np.float64).sum() for part in parts) / VERSIONS
+    expected = sum(np.square(window, dtype=np.float64).sum() for window in windows)
     assert abs(energy / expected - 1) < 0.05, (energy, expected)
-    assert (versions[..., 1] >= versions.max(axis=-1)).all()
+    assert all((part[..., 1] >= part.max(axis=-1)).all() for part in parts)
     return versions
+
+
+def copy(count):
+    """What NumPy makes of the memory's bandwidth: batches of one array, in their order, into a buffer."""
+    everything = np.random.default_rng(SEED).standard_normal((count, LENGTH, 4), dtype=np.float32)
+    buffer = np.empty((BATCH, LENGTH, 4), np.float32)
+
+    def run(_):
+        for start in range(0, count, BATCH):
+            part = everything[start:start + BATCH]
+            buffer[:len(part)] = part
+        return count, everything.nbytes, count
+
+    case("memory/copy-to-batch", run)
 
 
 def cache(windows, versions, folder):
@@ -204,7 +222,12 @@ def cache(windows, versions, folder):
 
 
 def main():
-    folder = Path(sys.argv[1])
+    folder, chosen = Path(sys.argv[1]), sys.argv[2:]
+    if chosen[:1] == ["copy"]:
+        return copy(int(chosen[1]))
+    if chosen == ["augment"]:
+        bars = pl.read_parquet(folder / "bars.parquet", columns=["open", "high", "low", "close"])
+        return augmentation(normalise(bars.to_numpy(order="c")))
     values = ingest(folder)
 
     def split(_):

@@ -5,6 +5,8 @@ Usage: torch_loader.py SUITE CASE FOLDER [ROWS], with SUITE and CASE one of
 - stream 0 or 2: the arrays of clips/, `np.load(mmap_mode="r")` in a Dataset, through a DataLoader as
   tuned as its documentation has it (so many persistent workers, prefetch 4, pinned where there is a
   device to pin for);
+- cold 0 or 2: the same with `np.load` of whole arrays, which reads them in one go, and one epoch from its
+  beginning: whoever asks has emptied the page cache;
 - gather: batches of R1's shape out of one array of ROWS windows in memory, by one index per batch
   (numpy-index, torch-index), and by a Dataset of samples through a DataLoader (per-sample-0 or -2);
 - ingest csv or parquet: polars reading many.csv or many.parquet, and nothing else.
@@ -33,7 +35,7 @@ def case(name, run):
                       "rows": rows, "bytes": size, "check": float(check)}), flush=True)
 
 
-def stream(workers, folder):
+def stream(workers, folder, cold=False):
     import torch
 
     class Clips(torch.utils.data.Dataset):
@@ -44,6 +46,8 @@ def stream(workers, folder):
             return len(self.paths)
 
         def __getitem__(self, index):
+            if cold:
+                return torch.from_numpy(np.load(self.paths[index])), index
             # The map is read-only, so the tensor needs a copy.
             clip = np.array(np.load(self.paths[index], mmap_mode="r"), dtype=np.float32)
             return torch.from_numpy(clip), index
@@ -63,8 +67,9 @@ def stream(workers, folder):
             check += int(indices.sum())
         return rows, size, check
 
-    epoch()  # starts the workers
-    case(f"stream/f32-{workers}-workers", epoch)
+    if not cold:
+        epoch()  # starts the workers
+    case(f"{'cold' if cold else 'stream'}/f32-{workers}-workers", epoch)
 
 
 def gather(name, count):
@@ -129,5 +134,7 @@ if __name__ == "__main__":
     suite, name, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     if suite == "gather":
         gather(name, int(sys.argv[4]))
+    elif suite == "ingest":
+        ingest(name, folder)
     else:
-        {"stream": stream, "ingest": ingest}[suite](name, folder)
+        stream(name, folder, cold=suite == "cold")

@@ -10,6 +10,7 @@ use firebox_data::{DataConfig, fingerprint, ingest, read};
 use firebox_loader::{NormalisedWindows, Source};
 use rayon::prelude::*;
 
+use crate::gather::{shards, windows};
 use crate::measure::{Work, case};
 
 /// R1's window, four versions of each, and its batch.
@@ -28,6 +29,18 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     windowing(&set, &parts.train, &normaliser)?;
     augmentation(&parts.train, &normaliser)?;
     cache(&parts.train, &normaliser)
+}
+
+/// A stage by itself, on what `gather make` has left: `read` from the cache, or `augment` in memory.
+pub(crate) fn one(name: &str, folder: &Path) -> anyhow::Result<()> {
+    match name {
+        "read" => reading(&shards(folder)?, Storage::F32, "f32"),
+        "augment" => {
+            let (train, normaliser) = windows(folder)?;
+            augmentation(&train, &normaliser)
+        }
+        _ => bail!("no case is called {name}"),
+    }
 }
 
 /// Reading and checking many bars: the case `read-csv` or `read-parquet`. What is measured apart: the hash
@@ -102,6 +115,11 @@ fn total(values: &[f32]) -> f64 {
     values.par_chunks(WIDTH).map(|row| row.iter().map(|v| f64::from(*v)).sum::<f64>()).sum()
 }
 
+/// The sum over the squares of all values, in f64: without a copy of them, which would be part of the peak memory.
+fn energy(values: &[f32]) -> f64 {
+    values.par_chunks(WIDTH).map(|row| row.iter().map(|v| f64::from(v * v)).sum::<f64>()).sum()
+}
+
 fn windowing(
     set: &Arc<SeriesSet>,
     train: &TrainWindows,
@@ -132,7 +150,7 @@ fn augmentation(train: &TrainWindows, normaliser: &Normaliser) -> anyhow::Result
     }
     let mut versions = vec![0.0f32; originals.len() * VERSIONS];
     let augmenter = Augmenter::new(&augmentations(Storage::F32), train.set().channels(), SEED)?;
-    let expected = total(&originals.iter().map(|v| v * v).collect::<Vec<_>>());
+    let expected = energy(&originals);
     let mut make = || {
         versions
             .par_chunks_exact_mut(WIDTH * VERSIONS)
@@ -157,7 +175,7 @@ fn augmentation(train: &TrainWindows, normaliser: &Normaliser) -> anyhow::Result
     case("augment/one-thread", || Ok(()), |()| single.install(&mut make))?;
     case("augment/all-threads", || Ok(()), |()| make())?;
     // Augmented windows keep the scale of their originals: E[(1 + 0.1 z)²] is 1.01 on 3 in 10.
-    let found = total(&versions.iter().map(|v| v * v).collect::<Vec<_>>()) / VERSIONS as f64;
+    let found = energy(&versions) / VERSIONS as f64;
     ensure!((found / expected - 1.0).abs() < 0.05, "energy {found}, originals {expected}");
     Ok(())
 }

@@ -17,6 +17,9 @@ use firebox_loader::{
 use crate::data::{BATCH, RULE, SEED, WIDTH, augmentations};
 use crate::measure::{Work, case};
 
+/// Folder of what is read again by later cases.
+const CACHE: &str = "gathered";
+
 /// One case: `make` fills the cache; `stream-N` streams with N threads, `memory-N` gathers from memory with N,
 /// `device` gathers there, and `auto` takes the place and the threads that a run without settings has on a CPU.
 pub(crate) fn run(name: &str, folder: &Path) -> anyhow::Result<()> {
@@ -81,14 +84,20 @@ fn free() -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Every window with its versions, made by whoever comes first.
-pub(crate) fn shards(folder: &Path) -> anyhow::Result<Shards> {
-    let cache = folder.join("gathered");
-    let set = ingest(&DataConfig::new(folder.join("bars.parquet")), &cache, &Silent)?.set;
+/// Every window of `bars.parquet`, and how they are normalised.
+pub(crate) fn windows(folder: &Path) -> anyhow::Result<(TrainWindows, Normaliser)> {
+    let config = DataConfig::new(folder.join("bars.parquet"));
+    let set = ingest(&config, &folder.join(CACHE), &Silent)?.set;
     let parts = split(&set, &RULE, &SplitRule::time(0.0, 0.0), &Labels::None)?;
     let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train)?;
+    Ok((parts.train, normaliser))
+}
+
+/// Every window with its versions, made by whoever comes first.
+pub(crate) fn shards(folder: &Path) -> anyhow::Result<Shards> {
+    let (train, normaliser) = windows(folder)?;
     let augmentation = augmentations(Storage::F32);
     let key = augmented_key(Key::builder("benches", 1).finish(), &augmentation, SEED);
-    let store = Store::open(&cache)?;
-    Ok(store.augmented(key, &parts.train, &normaliser, &augmentation, SEED, &Silent)?)
+    let store = Store::open(&folder.join(CACHE))?;
+    Ok(store.augmented(key, &train, &normaliser, &augmentation, SEED, &Silent)?)
 }

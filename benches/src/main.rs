@@ -5,9 +5,10 @@
 //! ever too long.
 //!
 //! Usage: `firebox-benches [SUITE] FOLDER`. The suites are `data` (the default), of the `bars.csv` and
-//! `bars.parquet` in FOLDER; `gather CASE`, of batches made of `bars.parquet`, one case a process so that
-//! its memory can be told; `wait`, of the same batches in a training; `ingest CASE`, of `many.csv` and `many.parquet`; `stream CASE`, of the arrays
-//! in `clips/`; and `larger BYTES`, which makes and reads a set of that size in FOLDER.
+//! `bars.parquet` in FOLDER; `data CASE`, a stage of it in a process of its own, so that its memory can be told;
+//! `gather CASE`, of batches made of `bars.parquet`, one case a process, too; `wait`, of the same batches in a training;
+//! `ingest CASE`, of `many.csv` and `many.parquet`; `stream CASE`, of the arrays in `clips/`; and `larger BYTES`, which
+//! makes and reads a set of that size in FOLDER.
 
 mod data;
 mod gather;
@@ -25,12 +26,13 @@ use anyhow::{Context, bail};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> anyhow::Result<()> {
-    let usage = "usage: firebox-benches [data | gather CASE | wait | ingest CASE | stream CASE | larger BYTES] FOLDER";
+    let usage = "usage: firebox-benches [data [CASE] | gather CASE | wait | ingest CASE | stream CASE | larger BYTES] FOLDER";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let texts: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let folder = PathBuf::from(texts.last().context(usage)?);
     match texts[..] {
         [_] | ["data", _] => data::run(&folder),
+        ["data", case, _] => data::one(case, &folder),
         ["gather", case, _] => gather::run(case, &folder),
         ["wait", _] => wait::run(&folder),
         ["ingest", case, _] => data::many(case, &folder),
