@@ -27,7 +27,7 @@ use crate::timeframes::derive;
 use crate::warnings::{LARGE, warn, warn_of, warn_of_arrays};
 use crate::{
     Action, Checks, ClipsConfig, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Defect,
-    Finding, Format, clips, demand, fast, frame, market, missing, npy, store, ts,
+    Finding, Format, by_series, clips, demand, fast, frame, market, missing, npy, store, ts,
 };
 
 /// Data that is ready to be split and cut into windows.
