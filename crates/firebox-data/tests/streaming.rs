@@ -178,7 +178,8 @@ fn a_table_of_series_that_a_column_names_larger_than_memory_is_ingested() {
 /// Samples of an array, and the steps of each, of four channels.
 const ARRAY: [usize; 2] = [2_500, 1_000];
 
-/// The same values as one array of samples, as an array for each, and as a `.ts` file of classes.
+/// The same values as one array of samples, which has a channel more that never changes, as an array for each, and as a
+/// `.ts` file of classes.
 fn write_arrays(folder: &Path) {
     let begin = |path: &Path, shape: &str| {
         let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
@@ -189,7 +190,7 @@ fn write_arrays(folder: &Path) {
         file
     };
     let [samples, steps] = ARRAY;
-    let mut whole = begin(&folder.join("whole.npy"), &format!("({samples}, {steps}, 4)"));
+    let mut whole = begin(&folder.join("whole.npy"), &format!("({samples}, {steps}, 5)"));
     let each = folder.join("each");
     std::fs::create_dir(&each).unwrap();
     let mut ts = std::io::BufWriter::new(std::fs::File::create(folder.join("text.ts")).unwrap());
@@ -201,6 +202,7 @@ fn write_arrays(folder: &Path) {
                 whole.write_all(&value.to_le_bytes()).unwrap();
                 own.write_all(&value.to_le_bytes()).unwrap();
             }
+            whole.write_all(&7.0f64.to_le_bytes()).unwrap();
         }
         for channel in 0..4 {
             let rows = sample * steps..(sample + 1) * steps;
@@ -216,19 +218,28 @@ fn write_arrays(folder: &Path) {
 fn ingest_arrays(folder: &Path) {
     let cache = folder.join("cache");
     let [samples, steps] = ARRAY;
-    for name in ["whole.npy", "each", "text.ts"] {
+    let cases = [
+        ("whole.npy", ConstantPolicy::Keep),
+        ("whole.npy", ConstantPolicy::Drop),
+        ("each", ConstantPolicy::Error),
+        ("text.ts", ConstantPolicy::Error),
+    ];
+    for (name, constant) in cases {
         let most = peak(|| {
-            let data = ingest(&DataConfig::new(folder.join(name)), &cache, &Silent).unwrap();
+            let mut config = DataConfig::new(folder.join(name));
+            config.checks.constant = constant;
+            let data = ingest(&config, &cache, &Silent).unwrap();
             assert_eq!((data.reused, data.set.series().len()), (false, samples));
+            let width = if constant == ConstantPolicy::Keep { 5 } else { 4 };
             for (number, series) in data.set.series().iter().enumerate() {
                 assert!(series.values.is_elsewhere() && series.len() == steps);
                 for step in (0..steps).step_by(97) {
-                    let values = series.values.part(step * 4..step * 4 + 4);
-                    assert_eq!(values[..], bar(number * steps + step));
+                    let values = series.values.part(step * width..(step + 1) * width);
+                    assert_eq!(values[..4], bar(number * steps + step));
                 }
             }
         });
-        println!("{name}: {most} KiB of anonymous memory");
+        println!("{name}, {constant:?}: {most} KiB of anonymous memory");
         assert!(most < RESIDENT_SORTED, "{name}: {most} KiB of anonymous memory for {SERIES}");
     }
 }
