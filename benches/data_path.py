@@ -9,8 +9,8 @@ windows' worth of bars, 10 million bars, 256 clips of 2 MB, and for a while a se
 `--larger 20000000000` is the claim of 20 GB in 2 GB of anonymous memory.
 
 Each row has the peak of resident memory of the process that was measured, the pages of mapped files that the system
-left it among it, and that of the peer's process, and says whether the first is below: of `larger`, whose cases share
-a process, that of all of them; of a process with workers, that of the largest alone.
+left it among it, and that of the peer's process, and says whether the first is below: of `larger`, `data`
+and the conversion, whose cases share a process, that of all of them; of a process with workers, that of the largest alone.
 
 `cold` takes the files out of the page cache before each reading, and compares with plain reads of the same files in
 large blocks. What keeps them elsewhere, such as the host of a virtual machine, helps both. Where the system does not
@@ -22,6 +22,7 @@ ratios with its standard error; the aim is met or missed by two of these, or not
 
 import argparse
 import ctypes
+import importlib.util
 import json
 import mmap
 import multiprocessing
@@ -341,9 +342,10 @@ def main():
     for row in rows:
         print("|", " | ".join(row), "|")
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    _, imported = measured([sys.executable, "-c", "import torch"])
-    print(f"\nA peak below {own:.0f} MiB cannot be told: a process begins with that of this one. Of a peer with PyTorch "
-          f"{imported:.0f} MiB are those of its import alone.")
+    print(f"\nA peak below {own:.0f} MiB cannot be told: a process begins with that of this one.")
+    if importlib.util.find_spec("torch"):
+        _, imported = measured([sys.executable, "-c", "import torch"])
+        print(f"Of a peer with PyTorch {imported:.0f} MiB are those of its import alone.")
 
 
 if __name__ == "__main__":

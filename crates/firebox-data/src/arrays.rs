@@ -10,11 +10,8 @@ use std::path::{Path, PathBuf};
 use firebox_core::Storage;
 use half::f16;
 
-use crate::npy::{Header, Kind, Problem, header};
+use crate::npy::{Header, Kind, Problem, fits, read_header};
 use crate::{DataError, Format};
-
-/// Bytes that hold the header of any array of a sensible shape.
-const LONGEST_HEADER: u64 = 1 << 16;
 
 /// A `.npy` file, looked at and not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +38,9 @@ impl ArrayFile {
     /// When it cannot be read, is no array, or is cut off.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let malformed = |problem: String| DataError::malformed(path, Format::Npy, problem);
-        let file = File::open(path).map_err(DataError::io("open", path))?;
+        let mut file = File::open(path).map_err(DataError::io("open", path))?;
         let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
-        let mut start = Vec::new();
-        file.take(LONGEST_HEADER).read_to_end(&mut start).map_err(DataError::io("read", path))?;
+        let read = read_header(&mut file).map_err(DataError::io("read", path))?;
         let array = |[samples, steps, channels]: [usize; 3], header| Self {
             path: path.to_owned(),
             samples,
@@ -53,35 +49,16 @@ impl ArrayFile {
             bytes,
             header,
         };
-        let header = match header(&start) {
-            Ok(header) => header,
+        let header = match read {
+            Ok((header, _)) => header,
             Err(Problem { holds: Some(holds), .. }) => {
                 let reason = format!("holds {holds}, and samples hold float16, float32 or float64");
                 return Ok(array([0; 3], Err(reason)));
             }
             Err(Problem { text, .. }) => return Err(malformed(text)),
         };
-        let values = header.shape.iter().try_fold(header.element.bytes as u64, |product, axis| {
-            product.checked_mul(*axis as u64)
-        });
-        match values.and_then(|values| values.checked_add(header.start as u64)) {
-            Some(wanted) if wanted == bytes => {}
-            Some(wanted) if wanted > bytes => {
-                return Err(malformed(format!("it is cut off: {bytes} of {wanted} bytes")));
-            }
-            Some(wanted) => {
-                return Err(malformed(format!(
-                    "{} bytes follow the last value: save one array in each file",
-                    bytes - wanted
-                )));
-            }
-            None => {
-                return Err(malformed(format!(
-                    "its shape {:?} is beyond any memory",
-                    header.shape
-                )));
-            }
-        }
+        let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+        fits(&header, length.saturating_sub(header.start)).map_err(malformed)?;
         let order = match (header.big_endian, header.fortran && header.shape.len() > 1) {
             (false, false) => None,
             (true, false) => Some("big-endian"),

@@ -4,7 +4,8 @@
 //!
 //! A series itself is held whole. What is known only once all are read, the channels that are left out, makes reading
 //! begin anew ([`LeftOut`]). Arrays with a label for each step are left to the long way: the numbers of their classes are
-//! known at the end alone.
+//! known at the end alone. Of several bad lines of a `.ts` file that is taken in parts, the first is named, whatever is bad
+//! about it.
 
 use std::collections::HashSet;
 use std::mem;
@@ -16,14 +17,16 @@ use rayon::prelude::*;
 
 use crate::fast::Stop;
 use crate::hints::lost;
-use crate::ingest::{AT_ONCE, batches, each_part, read_one, void_finding};
+use crate::ingest::{AT_ONCE, batches, each_part, label_file, read_one, void_finding};
 use crate::input::Input;
 use crate::progress::Progress;
 use crate::raw::{Gathered, Raw, RawLabels, RawSeries, label_of};
 use crate::store::{About, Entry, LabelKind, Making, entry};
 use crate::time::Zone;
 use crate::work::{Usable, Work};
-use crate::{Checks, ConstantPolicy, DataConfig, DataError, Format, SeriesChecks, clean};
+use crate::{
+    Checks, ConstantPolicy, DataConfig, DataError, Finding, Format, SeriesChecks, clean, npy,
+};
 
 /// Channels that are left out.
 #[derive(Clone, Default)]
@@ -49,31 +52,41 @@ pub(crate) fn store(
     stop: &AtomicBool,
     progress: &Progress<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
-    store_by(AT_ONCE as usize, (inputs, config), (cache, key), stop, progress)
+    store_by(AT_ONCE, (inputs, config), (cache, key), stop, progress)
 }
 
-/// The same by so many bytes of a file at once.
+/// The same by so many bytes at once.
 fn store_by(
-    at_once: usize,
+    at_once: u64,
     (inputs, config): (&[Input], &DataConfig),
     (cache, key): (&Path, Key),
     stop: &AtomicBool,
     progress: &Progress<'_>,
 ) -> Result<(SeriesSet, Checks), Stop> {
     let applies = matches!(inputs[0].format, Format::Npy | Format::Ts);
-    if !applies || config.timeframes.is_some() {
+    let by_step = |input| is_labelled_by_step(config, input);
+    if !applies || config.timeframes.is_some() || inputs.iter().any(by_step) {
         return Err(Stop::Odd);
     }
     let mut left_out = LeftOut::default();
-    let (making, about) = loop {
+    let (mut making, about) = loop {
         progress.begin(1);
         match Taken::new(config, &left_out, cache, stop).all(inputs, at_once, progress)? {
             End::Whole(whole) => break *whole,
             End::Again(next) => left_out = next,
         }
     };
+    // Refuses what breaks a promise, such as two channels of one name, before it is stored.
+    drop(making.so_far(&about)?);
     progress.next();
     Ok(making.finish((cache, key), about, (stop, &progress.all()))?.open()?)
+}
+
+/// Whether an array has a label for each step, by the headers of the two.
+fn is_labelled_by_step(config: &DataConfig, input: &Input) -> bool {
+    let axes = |path: &Path| npy::header_of(path).map(|header| header.shape);
+    let Some(labels) = label_file(config, input).and_then(|path| axes(&path)) else { return false };
+    labels.iter().any(|axis| *axis > 1) && axes(&input.path).is_some_and(|axes| axes.len() < 3)
 }
 
 /// What has been read, and where it goes.
@@ -114,6 +127,8 @@ struct Found {
 struct Mended {
     work: Work,
     series: Series,
+    /// Channels of these.
+    width: usize,
     usable: Vec<Usable>,
     firsts: Vec<Option<f64>>,
 }
@@ -143,37 +158,37 @@ impl<'a> Taken<'a> {
         }
     }
 
-    fn all(
-        mut self,
-        inputs: &[Input],
-        at_once: usize,
-        progress: &Progress<'_>,
-    ) -> Result<End, Stop> {
+    fn all(mut self, inputs: &[Input], at_once: u64, progress: &Progress<'_>) -> Result<End, Stop> {
         let mut index = 0;
-        for batch in batches(inputs) {
+        for batch in batches(inputs, at_once) {
             DataError::heed(self.stop)?;
             if let [input] = batch {
                 let share = progress.file(index);
-                each_part(self.config, input, at_once, |part, [done, all]| {
-                    let added = self.add(part);
+                each_part(self.config, input, at_once as usize, |part, [done, all]| {
+                    let series = self.named(part)?;
+                    self.take(series)?;
                     share.reached(done, all);
-                    added
+                    Ok::<(), Stop>(())
                 })?;
-                index += 1;
-                continue;
+            } else {
+                let read = |input: &Input| {
+                    DataError::heed(self.stop)?;
+                    read_one(self.config, input, &Zone::default())
+                };
+                let mut series = vec![];
+                for raw in batch.par_iter().map(read).collect::<Vec<_>>() {
+                    series.extend(self.named(raw?)?);
+                }
+                self.take(series)?;
+                progress.file(index + batch.len() - 1).reached(1, 1);
             }
-            let read = |input: &Input| read_one(self.config, input, &Zone::default());
-            for raw in batch.par_iter().map(read).collect::<Vec<_>>() {
-                self.add(raw?)?;
-                progress.file(index).reached(1, 1);
-                index += 1;
-            }
+            index += batch.len();
         }
         self.finish(inputs)
     }
 
-    /// Mends and stores some series of one file.
-    fn add(&mut self, mut raw: Raw) -> Result<(), Stop> {
+    /// The series of some of one file, by the names that they have among all, with the channels that have values.
+    fn named(&mut self, mut raw: Raw) -> Result<Vec<RawSeries>, Stop> {
         DataError::heed(self.stop)?;
         if raw.series.iter().any(|series| matches!(series.labels, RawLabels::PerStep(_))) {
             return Err(Stop::Odd);
@@ -182,9 +197,6 @@ impl<'a> Taken<'a> {
             raw.series.iter_mut().map(|series| mem::take(&mut series.columns)).collect();
         let before = self.gathered.series().len();
         self.gathered.add(raw)?;
-        let mut channels = self.gathered.channels().to_vec();
-        take_out(&mut channels, &self.left_out.void);
-        self.found.resize(channels.len(), Found::default());
         let known = &self.gathered.series()[before..];
         let series: Vec<RawSeries> = known
             .iter()
@@ -198,6 +210,14 @@ impl<'a> Taken<'a> {
             let trained = series.iter().filter(|series| series.origin != Origin::Test);
             self.trained.extend(trained.map(|series| series.name.clone()));
         }
+        Ok(series)
+    }
+
+    /// Mends and stores series.
+    fn take(&mut self, series: Vec<RawSeries>) -> Result<(), Stop> {
+        let mut channels = self.gathered.channels().to_vec();
+        take_out(&mut channels, &self.left_out.void);
+        self.found.resize(channels.len(), Found::default());
         let mend = |series| self.mended(series, &channels);
         for mended in series.into_par_iter().map(mend).collect::<Vec<_>>() {
             self.put(mended)?;
@@ -220,6 +240,8 @@ impl<'a> Taken<'a> {
         let mut work = Work::new(series, channels);
         work.order(policies);
         work.mend(channels, None, policies);
+        // What is told of it has its place already.
+        work.moved = None;
         let firsts = work.raw.columns.iter().map(|column| column.first().copied()).collect();
         let bare = RawSeries {
             name: work.raw.name.clone(),
@@ -233,12 +255,12 @@ impl<'a> Taken<'a> {
         take_out(&mut whole.columns, &self.left_out.constant);
         let width = whole.columns.len();
         let series = whole.laid_out(mem::take(&mut work.segments), width);
-        Mended { work, series, usable, firsts }
+        Mended { work, series, width, usable, firsts }
     }
 
     /// Stores a series, and keeps what was found in it.
-    fn put(&mut self, Mended { work, series, usable, firsts }: Mended) -> Result<(), Stop> {
-        let width = firsts.len() - self.left_out.constant.len();
+    fn put(&mut self, mended: Mended) -> Result<(), Stop> {
+        let Mended { work, series, width, usable, firsts } = mended;
         if self.making.is_none() {
             self.making = Some(Making::begin(self.cache, width, false)?);
         }
@@ -271,13 +293,9 @@ impl<'a> Taken<'a> {
     /// Decides over all series.
     fn finish(self, inputs: &[Input]) -> Result<End, Stop> {
         let policies = &self.config.checks;
-        let mut raw = self.gathered.finish();
-        if inputs[0].format == Format::Npy {
-            raw.sort_classes();
-        }
-        let mut channels = mem::take(&mut raw.channels);
-        let void: Vec<_> =
-            self.left_out.void.iter().map(|place| channels[*place].name.clone()).collect();
+        let mut channels = self.gathered.channels().to_vec();
+        let void = self.left_out.void.iter().filter_map(|place| channels.get(*place));
+        let void: Vec<_> = void.map(|channel| channel.name.clone()).collect();
         take_out(&mut channels, &self.left_out.void);
         let nothing = places(&self.found, |found| !found.any);
         if !nothing.is_empty() && policies.constant == ConstantPolicy::Drop {
@@ -286,21 +304,12 @@ impl<'a> Taken<'a> {
         }
         clean::refuse_short(self.longest.0, || self.longest.1.clone())?;
         if let Some(channel) = nothing.first() {
-            let files = raw.series.iter().map(|series| series.place(0).0.to_path_buf());
+            let files = self.gathered.series().iter();
+            let files = files.map(|series| series.place(0).0.to_path_buf());
             return Err(clean::no_value(channels[*channel].name.clone(), files).into());
         }
-        let steps: usize = self.entries.iter().map(|entry| entry.steps).sum();
-        let constant = places(&self.found, |found| steps > 1 && !found.varies);
-        let mut findings = clean::findings(&self.odd, &channels, &[], None, policies);
-        let of_one_value = constant.iter().map(|channel| (*channel, self.found[*channel].first));
-        findings.extend(of_one_value.map(|of| {
-            clean::constant_finding(of, &channels, self.entries.len(), policies.constant)
-        }));
-        let mut findings = clean::allowed(findings, None)?;
-        if let Some((place, usable)) = &self.lost {
-            let work = self.odd.get(*place).ok_or(Stop::Odd)?;
-            return Err(lost(clean::nothing_left(work), (&channels, usable), self.config).into());
-        }
+        let constant = places(&self.found, |found| self.steps() > 1 && !found.varies);
+        let mut findings = self.findings(&channels, &constant)?;
         if policies.constant == ConstantPolicy::Drop && !constant.is_empty() {
             clean::refuse_all(&channels, &constant)?;
             if self.left_out.constant != constant {
@@ -310,11 +319,48 @@ impl<'a> Taken<'a> {
         }
         let series = self.entries.len();
         findings.extend(void.into_iter().map(|channel| void_finding(channel, series)));
+        self.whole(channels, findings, inputs)
+    }
+
+    /// Steps that are kept.
+    fn steps(&self) -> usize {
+        self.entries.iter().map(|entry| entry.steps).sum()
+    }
+
+    /// What was found, if none of it is refused.
+    fn findings(&self, channels: &[Channel], constant: &[usize]) -> Result<Vec<Finding>, Stop> {
+        let policies = &self.config.checks;
+        let mut findings = clean::findings(&self.odd, channels, &[], None, policies);
+        let series = self.entries.len();
+        findings.extend(constant.iter().map(|channel| {
+            let of = (*channel, self.found[*channel].first);
+            clean::constant_finding(of, channels, series, policies.constant)
+        }));
+        let findings = clean::allowed(findings, None)?;
+        if let Some((place, usable)) = &self.lost {
+            let work = self.odd.get(*place).ok_or(Stop::Odd)?;
+            return Err(lost(clean::nothing_left(work), (channels, usable), self.config).into());
+        }
+        Ok(findings)
+    }
+
+    /// What has been written, and what is to be said of it.
+    fn whole(
+        self,
+        channels: Vec<Channel>,
+        findings: Vec<Finding>,
+        inputs: &[Input],
+    ) -> Result<End, Stop> {
+        let steps = self.steps() as u64;
         let segments = self.entries.iter().map(|entry| entry.segments.len() as u64).sum();
+        let mut raw = self.gathered.finish();
+        if inputs[0].format == Format::Npy {
+            raw.sort_classes();
+        }
         let checks = Checks {
             rows: self.rows,
-            steps: steps as u64,
-            series: series as u64,
+            steps,
+            series: self.entries.len() as u64,
             segments,
             channels: channels.clone(),
             findings,
@@ -322,16 +368,15 @@ impl<'a> Taken<'a> {
             classes: raw.classes.clone(),
             ..Checks::default()
         };
-        let labelled = self.entries.into_iter().zip(&raw.series).map(|(entry, series)| {
+        let series = self.entries.into_iter().zip(&raw.series).map(|(entry, series)| {
             let labels = match series.labels {
                 RawLabels::Whole(code) => label_of(code).map_or(LabelKind::None, LabelKind::Whole),
                 RawLabels::None | RawLabels::PerStep(_) => LabelKind::None,
             };
             Entry { labels, ..entry }
         });
-        let about = About { channels, classes: raw.classes, series: labelled.collect(), checks };
-        let making = self.making.ok_or(Stop::Odd)?;
-        Ok(End::Whole(Box::new((making, about))))
+        let about = About { channels, classes: raw.classes, series: series.collect(), checks };
+        Ok(End::Whole(Box::new((self.making.ok_or(Stop::Odd)?, about))))
     }
 }
 
@@ -340,9 +385,10 @@ fn places(found: &[Found], is: impl Fn(&Found) -> bool) -> Vec<usize> {
     found.iter().enumerate().filter(|(_, found)| is(found)).map(|(channel, _)| channel).collect()
 }
 
-/// All but those at these places, which rise.
+/// All but those at these places. A file may have changed since they were found, and have fewer.
 fn take_out<T>(all: &mut Vec<T>, places: &[usize]) {
-    places.iter().rev().for_each(|place| drop(all.remove(*place)));
+    let mut at = 0..;
+    all.retain(|_| at.next().is_some_and(|at| !places.contains(&at)));
 }
 
 #[cfg(test)]
@@ -360,7 +406,7 @@ mod tests {
     use crate::{Paths, Policy};
 
     /// What both ways say, of parts of so many bytes on one of them.
-    fn ways(config: &DataConfig, at_once: usize) -> [Result<(SeriesSet, Checks), String>; 2] {
+    fn ways(config: &DataConfig, at_once: u64) -> [Result<(SeriesSet, Checks), String>; 2] {
         let inputs = inputs(config).unwrap();
         let cache = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
@@ -406,7 +452,7 @@ mod tests {
             tested in any::<bool>(),
             labelled in any::<bool>(),
             policies in (0u8..3, 0u8..3, 0usize..4),
-            at_once in 1usize..200,
+            at_once in 1u64..400,
         ) {
             let folder = tempfile::tempdir().unwrap();
             let mut draws = draws.iter().cycle();
@@ -455,7 +501,7 @@ mod tests {
             samples in proptest::collection::vec((1usize..5, 0usize..3), 1..12),
             values in proptest::collection::vec(proptest::option::weighted(0.9, -9i8..9), 60),
             fill in any::<bool>(),
-            at_once in 1usize..60,
+            at_once in 1u64..300,
         ) {
             let folder = tempfile::tempdir().unwrap();
             let mut values = values.iter().cycle();
@@ -477,18 +523,89 @@ mod tests {
         }
     }
 
+    /// An array of so many samples of three steps.
+    fn three(folder: &Path, samples: usize) -> DataConfig {
+        let values: Vec<f32> = (0..samples * 3).map(|value| value as f32).collect();
+        fs::write(folder.join("a.npy"), array(&[samples, 3, 1], &values)).unwrap();
+        DataConfig::new(folder.join("a.npy"))
+    }
+
     #[test]
-    fn who_is_stopped_stores_nothing() {
+    fn how_far_a_file_is_is_told_and_who_stops_then_stores_nothing() {
+        use std::sync::Mutex;
+        use std::sync::atomic::Ordering;
+
+        use firebox_core::Event;
+
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.npy");
-        fs::write(&path, array(&[2, 3, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])).unwrap();
-        let config = DataConfig::new(&path);
+        let config = three(folder.path(), 10);
         let inputs = inputs(&config).unwrap();
-        let progress = Progress::of(&Silent, "files", [1].into_iter());
-        let (cache, key) = (folder.path().join("cache"), Key::builder("test", 1).finish());
-        let stop = AtomicBool::new(true);
-        let ended = store(&inputs, &config, (&cache, key), &stop, &progress);
-        assert!(matches!(ended, Err(Stop::Failed(DataError::Stopped))));
-        assert!(!cache.exists());
+        let key = Key::builder("test", 1).finish();
+        for stopped in [false, true] {
+            let (stop, told) = (AtomicBool::new(false), Mutex::new(vec![]));
+            let listener = |event: &Event| {
+                if let Event::Progress { done, total, .. } = event {
+                    told.lock().unwrap().push([*done, *total]);
+                    stop.store(stopped, Ordering::Relaxed);
+                }
+            };
+            let progress = Progress::of(&listener, "bytes", [120].into_iter());
+            let cache = folder.path().join(format!("cache-{stopped}"));
+            let ended = store_by(24, (&inputs, &config), (&cache, key), &stop, &progress);
+            progress.end();
+            let told = told.lock().unwrap();
+            if stopped {
+                assert!(matches!(ended, Err(Stop::Failed(DataError::Stopped))));
+                let bucket = fs::read_dir(cache.join(firebox_cache::SERIES)).unwrap();
+                assert_eq!(bucket.count(), 0, "nothing half-written stays");
+                continue;
+            }
+            assert!(ended.is_ok());
+            assert!(told.windows(2).all(|pair| pair[0][0] <= pair[1][0]), "{told:?}");
+            assert!(told.iter().filter(|[done, _]| *done < 120).count() >= 4, "{told:?}");
+            assert_eq!(told.last(), Some(&[240, 240]));
+        }
+    }
+
+    #[test]
+    fn what_breaks_a_promise_is_refused_before_it_is_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("two.npy"), array(&[2, 3, 2], &[1.0; 12].map(|v| v * 2.0))).unwrap();
+        let mut config = DataConfig::new(path("two.npy"));
+        config.columns.channels = vec!["a".into(), "a".into()];
+        config.checks.constant = ConstantPolicy::Keep;
+        let [stored, long] = ways(&config, 1 << 20);
+        assert!(stored.as_ref().is_err_and(|said| said.contains("two channels")), "{stored:?}");
+        assert_eq!(stored, long);
+        // A test series is told apart by a name that another file has.
+        for name in ["test", "other"] {
+            fs::create_dir(path(name)).unwrap();
+        }
+        fs::write(path("test.npy"), array(&[2, 3, 1], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])).unwrap();
+        fs::write(path("1.npy"), array(&[3, 1], &[1.0, 2.0, 4.0])).unwrap();
+        fs::write(path("other/1.npy"), array(&[3, 1], &[1.0, 2.0, 5.0])).unwrap();
+        let mut config = DataConfig::new(path("test.npy"));
+        config.path = Paths(vec![path("test.npy"), path("1.npy")]);
+        config.test = Some(Paths(vec![path("other/1.npy")]));
+        let [stored, long] = ways(&config, 1 << 20);
+        assert!(stored.as_ref().is_err_and(|said| said.contains("test/1")), "{stored:?}");
+        assert_eq!(stored, long);
+    }
+
+    #[test]
+    fn arrays_with_a_label_for_each_step_are_not_begun_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = three(folder.path(), 2);
+        config.columns.label = Some("y".to_owned());
+        let input = &inputs(&config).unwrap()[0];
+        let labels = |shape: &[usize], count: usize| {
+            fs::write(folder.path().join("a.y.npy"), array(shape, &vec![1.0; count])).unwrap();
+            is_labelled_by_step(&config, input)
+        };
+        assert!(!labels(&[2], 2));
+        fs::write(folder.path().join("a.npy"), array(&[3, 1], &[1.0, 2.0, 3.0])).unwrap();
+        assert!(labels(&[3], 3));
+        assert!(!labels(&[1], 1));
     }
 }

@@ -95,8 +95,8 @@ pub fn stored_at(cache: &Path, key: Key) -> PathBuf {
 
 /// Reads, checks and stores the data that `config` names, or takes what is stored under its key.
 ///
-/// Sends [`Event::Progress`](firebox_core::Event::Progress) in the stage `ingest`, of tables in bytes over all that is done with them and of others in
-/// files, and [`Event::Warning`](firebox_core::Event::Warning) for what the user should know.
+/// Sends [`Event::Progress`](firebox_core::Event::Progress) in the stage `ingest`, of tables, arrays and `.ts` files in bytes over all that is
+/// done with them and of others in files, and [`Event::Warning`](firebox_core::Event::Warning) for what the user should know.
 ///
 /// # Errors
 ///
@@ -223,7 +223,7 @@ fn read_and_store(
         Err(_) => {}
     }
     // What is counted in files is not stored by files.
-    let by_file = !is_table(inputs[0].format);
+    let by_file = !is_by_bytes(inputs[0].format);
     progress.begin(u64::from(!by_file));
     let (set, mut checks) = long_way(config, inputs, stop, (progress, listener))?;
     checks.missing_nowhere = missing::unmatched(inputs, config, stop)?;
@@ -311,7 +311,7 @@ fn long_way(
         read_one(config, input, &zone)
     };
     let all_of = |batch: &[Input]| batch.par_iter().map(read).collect::<Vec<_>>();
-    let raw = together(batches(inputs).flat_map(all_of), inputs, progress)?;
+    let raw = together(batches(inputs, AT_ONCE).flat_map(all_of), inputs, progress)?;
     warn_without_times(listener, table && raw.time.is_none());
     DataError::heed(stop)?;
     let checked = checked(raw, config)?;
@@ -323,12 +323,13 @@ fn long_way(
 pub(crate) const AT_ONCE: u64 = 16 << 20;
 
 /// The files in their order, small ones several at a time: most of the time that one takes is that of beginning.
-pub(crate) fn batches(inputs: &[Input]) -> impl Iterator<Item = &[Input]> {
-    let length = |input: &Input| fs::metadata(&input.path).map_or(AT_ONCE, |found| found.len());
+pub(crate) fn batches(inputs: &[Input], at_once: u64) -> impl Iterator<Item = &[Input]> {
+    let length =
+        move |input: &Input| fs::metadata(&input.path).map_or(at_once, |found| found.len());
     let mut bytes = inputs.first().map_or(0, length);
     inputs.chunk_by(move |_, next| {
         let own = length(next);
-        let fits = bytes.saturating_add(own) <= AT_ONCE;
+        let fits = bytes.saturating_add(own) <= at_once;
         bytes = if fits { bytes + own } else { own };
         fits
     })
@@ -345,14 +346,19 @@ fn is_table(format: Format) -> bool {
     matches!(format, Format::Csv | Format::Parquet | Format::Arrow)
 }
 
-/// Who tells how much of these files is done: of tables, which are read part by part, in bytes.
+/// Whether how far the reading of such files is is told within each of them, which is read part by part.
+fn is_by_bytes(format: Format) -> bool {
+    is_table(format) || matches!(format, Format::Npy | Format::Ts)
+}
+
+/// Who tells how much of these files is done: of those that are read part by part, in bytes.
 fn progress<'a>(inputs: &[Input], listener: &'a dyn Listener) -> Progress<'a> {
-    let table = is_table(inputs[0].format);
-    let length = |input: &Input| match table {
+    let by_bytes = is_by_bytes(inputs[0].format);
+    let length = |input: &Input| match by_bytes {
         true => fs::metadata(&input.path).map_or(1, |found| found.len()),
         false => 1,
     };
-    let unit = if table { "bytes" } else { "files" };
+    let unit = if by_bytes { "bytes" } else { "files" };
     Progress::of(listener, unit, inputs.iter().map(length))
 }
 
@@ -458,7 +464,7 @@ fn key(
     let (all, done) = (progress.pass() as usize, AtomicUsize::new(0));
     let hashed = |bytes: usize| {
         // What is hashed at once is not worth a word.
-        if is_table(inputs[0].format) && all > HASHED && bytes > 0 {
+        if is_by_bytes(inputs[0].format) && all > HASHED && bytes > 0 {
             progress.all().reached(done.fetch_add(bytes, Ordering::Relaxed) + bytes, all);
         }
         DataError::heed(stop)
@@ -534,7 +540,7 @@ fn refuse_copies(inputs: &[Input], hashes: &[blake3::Hash]) -> Result<(), DataEr
 }
 
 /// The file with the labels of an array.
-fn label_file(config: &DataConfig, input: &Input) -> Option<PathBuf> {
+pub(crate) fn label_file(config: &DataConfig, input: &Input) -> Option<PathBuf> {
     let label = config.columns.label.as_ref().filter(|_| input.format == Format::Npy)?;
     Some(input.path.with_file_name(format!("{}.{label}.npy", input.stem())))
 }

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ fn decoded(bytes: &[u8], header: Header) -> Result<Array, String> {
 }
 
 /// Refuses so many bytes of values if there should be others.
-fn fits(header: &Header, found: usize) -> Result<(), String> {
+pub(crate) fn fits(header: &Header, found: usize) -> Result<(), String> {
     let count = header.shape.iter().try_fold(1usize, |a, b| a.checked_mul(*b));
     let Some(wanted) = count.and_then(|count| count.checked_mul(header.element.bytes)) else {
         return Err(format!("its shape {:?} is beyond any memory", header.shape));
@@ -144,10 +144,10 @@ fn fits(header: &Header, found: usize) -> Result<(), String> {
     }
 }
 
-/// The type of the values of a file, by its header, if that can be read.
-pub(crate) fn element(path: &Path) -> Option<Element> {
+/// What the header of a file says, if that can be read.
+pub(crate) fn header_of(path: &Path) -> Option<Header> {
     let (header, _) = read_header(&mut File::open(path).ok()?).ok()?.ok()?;
-    Some(header.element)
+    Some(header)
 }
 
 pub(crate) fn header(bytes: &[u8]) -> Result<Header, Problem> {
@@ -399,27 +399,36 @@ pub(crate) fn each_part<E: From<DataError>>(
         let own = first..samples.min(first + count);
         let wanted = own.len() * of_sample;
         bytes.clear();
-        bytes.reserve_exact(wanted);
+        reserve(&mut bytes, wanted).map_err(DataError::io("read", path))?;
         let read = values.by_ref().take(wanted as u64).read_to_end(&mut bytes);
         if read.map_err(DataError::io("read", path))? < wanted {
             let found = first * of_sample + bytes.len();
             return Err(malformed(cut_off(found, samples * of_sample)).into());
         }
         first = own.end;
-        take(parts.series(own, &bytes), [first, samples])?;
+        take(parts.series(own, &bytes)?, [first, samples])?;
     }
     Ok(())
 }
 
+/// Room for so many more; a series may be larger than memory.
+fn reserve<T>(values: &mut Vec<T>, more: usize) -> io::Result<()> {
+    values
+        .try_reserve_exact(more)
+        .map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))
+}
+
 /// The header of an array, and what was read of the file for it.
-fn read_header(source: &mut impl Read) -> std::io::Result<Result<(Header, Vec<u8>), Problem>> {
-    // That of any array of a sensible shape, and what says how long another one is.
-    const USUAL: u64 = 1 << 12;
+pub(crate) fn read_header(
+    source: &mut impl Read,
+) -> io::Result<Result<(Header, Vec<u8>), Problem>> {
+    // That of any array of a sensible shape is no longer than the first; a damaged one may say that it has gigabytes.
+    const USUAL: usize = 1 << 12;
+    const LONGEST: usize = 1 << 20;
     let mut begin = Vec::new();
-    source.take(USUAL).read_to_end(&mut begin)?;
-    if let Ok([_, start]) = start(&begin)
-        && let Some(more) = start.checked_sub(begin.len())
-    {
+    source.take(USUAL as u64).read_to_end(&mut begin)?;
+    if let Ok([_, start]) = start(&begin) {
+        let more = start.min(LONGEST).saturating_sub(begin.len());
         source.take(more as u64).read_to_end(&mut begin)?;
     }
     Ok(header(&begin).map(|header| (header, begin)))
@@ -504,7 +513,7 @@ impl<'a> Parts<'a> {
     }
 
     /// These samples, of these bytes.
-    fn series(&self, own: Range<usize>, bytes: &[u8]) -> Raw {
+    fn series(&self, own: Range<usize>, bytes: &[u8]) -> Result<Raw, DataError> {
         let Self { input, header, steps, width, .. } = self;
         let (stem, digits) = (input.stem(), self.samples.to_string().len());
         let file: Arc<Path> = Arc::from(input.path.as_path());
@@ -513,35 +522,39 @@ impl<'a> Parts<'a> {
         let columns = |place: usize| match &fortran {
             Some(values) => {
                 let values = &values[place * steps * width..(place + 1) * steps * width];
-                (0..*width).map(|channel| every(values, channel, *width).collect()).collect()
+                Ok((0..*width).map(|channel| every(values, channel, *width).collect()).collect())
             }
             None => self.columns(&bytes[place * of_sample..(place + 1) * of_sample]),
         };
-        let series = |(place, index): (usize, usize)| RawSeries {
-            name: match self.several {
-                true => format!("{stem}/{:0digits$}", index + 1),
-                false => stem.clone(),
-            },
-            origin: input.origin,
-            time: None,
-            columns: columns(place),
-            labels: match &self.codes {
-                None => RawLabels::None,
-                Some(codes) if codes.len() == self.samples => RawLabels::Whole(codes[index]),
-                Some(codes) => RawLabels::PerStep(codes.clone()),
-            },
-            pieces: vec![Piece { path: Arc::clone(&file), steps: *steps, rows: Rows::From(1) }],
+        let series = |(place, index): (usize, usize)| -> Result<RawSeries, DataError> {
+            Ok(RawSeries {
+                name: match self.several {
+                    true => format!("{stem}/{:0digits$}", index + 1),
+                    false => stem.clone(),
+                },
+                origin: input.origin,
+                time: None,
+                columns: columns(place).map_err(DataError::io("read", &input.path))?,
+                labels: match &self.codes {
+                    None => RawLabels::None,
+                    Some(codes) if codes.len() == self.samples => RawLabels::Whole(codes[index]),
+                    Some(codes) => RawLabels::PerStep(codes.clone()),
+                },
+                pieces: vec![Piece { path: Arc::clone(&file), steps: *steps, rows: Rows::From(1) }],
+            })
         };
-        let series = own.enumerate().collect::<Vec<_>>().into_par_iter().map(series).collect();
+        let own: Vec<_> = own.enumerate().collect();
+        let series = own.into_par_iter().map(series).collect::<Result<_, DataError>>()?;
         let (channels, classes) = (self.channels.clone(), self.classes.clone());
-        Raw { channels, classes, series, element: Some(header.element), ..Raw::default() }
+        Ok(Raw { channels, classes, series, element: Some(header.element), ..Raw::default() })
     }
 
     /// The channels of one sample, some rows at a time, so that its values are never there twice.
-    fn columns(&self, bytes: &[u8]) -> Vec<Vec<f64>> {
+    fn columns(&self, bytes: &[u8]) -> io::Result<Vec<Vec<f64>>> {
         const AT_ONCE: usize = 1 << 15;
         let Self { header, steps, width, .. } = self;
-        let mut columns: Vec<Vec<f64>> = (0..*width).map(|_| Vec::with_capacity(*steps)).collect();
+        let mut columns: Vec<Vec<f64>> = vec![vec![]; *width];
+        columns.iter_mut().try_for_each(|column| reserve(column, *steps))?;
         let row = width * header.element.bytes;
         for rows in bytes.chunks((AT_ONCE / row).max(1) * row) {
             let values = decode(rows, header);
@@ -549,7 +562,7 @@ impl<'a> Parts<'a> {
                 column.extend(every(&values, channel, *width));
             }
         }
-        columns
+        Ok(columns)
     }
 }
 

@@ -3,10 +3,11 @@
 //! The readers of all formats end here, and the checks begin here.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_core::{Channel, Origin};
+use firebox_core::{Channel, Origin, Series, StepLabels};
 
 use crate::DataError;
 use crate::npy::Element;
@@ -157,6 +158,37 @@ impl RawSeries {
             step -= piece.steps;
         }
         (Path::new("").into(), 0)
+    }
+
+    /// The series, `[time, channel]`, cut like this.
+    pub(crate) fn laid_out(self, segments: Vec<Range<usize>>, width: usize) -> Series {
+        let steps = self.len();
+        let mut values = vec![0.0; steps * width];
+        // A block of rows at a time stays in the cache while each of its columns is written.
+        const ROWS: usize = 256;
+        for (block, out) in values.chunks_mut(ROWS * width.max(1)).enumerate() {
+            for (channel, column) in self.columns.iter().enumerate() {
+                let column = &column[block * ROWS..steps.min((block + 1) * ROWS)];
+                let out = out[channel..].iter_mut().step_by(width);
+                out.zip(column).for_each(|(out, value)| *out = *value);
+            }
+        }
+        Series {
+            name: self.name,
+            time: self.time.unwrap_or_else(|| (0..steps as i64).collect()).into(),
+            values: values.into(),
+            labels: match self.labels {
+                RawLabels::None => StepLabels::None,
+                RawLabels::PerStep(labels) => {
+                    StepLabels::PerStep(labels.into_iter().map(label_of).collect())
+                }
+                RawLabels::Whole(code) => {
+                    label_of(code).map_or(StepLabels::None, StepLabels::Whole)
+                }
+            },
+            segments,
+            origin: self.origin,
+        }
     }
 
     pub(crate) fn append(&mut self, other: Self) {

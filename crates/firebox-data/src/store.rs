@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 
 use firebox_cache::{Aside, FileRecord, SERIES};
 use firebox_core::{
-    Backing, Channel, Column, Key, Origin, Series, SeriesSet, SeriesValues, StepLabels,
+    Backing, Channel, Column, Key, Origin, Series, SeriesError, SeriesSet, SeriesValues, StepLabels,
 };
 use serde::{Deserialize, Serialize};
 
@@ -129,7 +129,13 @@ pub(crate) fn load(
         return Err("its manifest belongs to another key".to_owned());
     }
     match manifest.in_place {
-        true => in_place(manifest, samples).map(Some),
+        true if samples.len() != manifest.series.len() => {
+            Err("its manifest is of other samples".to_owned())
+        }
+        true => match in_place(&manifest, samples) {
+            Ok(set) => Ok(Some((set, manifest.checks))),
+            Err(error) => Err(format!("its data breaks a promise: {error}")),
+        },
         false => decode(&folder, manifest, Some(stop)).map(Some),
     }
 }
@@ -148,26 +154,22 @@ impl Backing<i64> for Steps {
 }
 
 /// Series whose values are those of these samples. That they are finite was seen when they were converted.
-fn in_place(manifest: Manifest, samples: Vec<SeriesValues>) -> Result<(SeriesSet, Checks), String> {
-    if samples.len() != manifest.series.len() {
-        return Err("its manifest is of other samples".to_owned());
-    }
+fn in_place(manifest: &Manifest, samples: Vec<SeriesValues>) -> Result<SeriesSet, SeriesError> {
     let longest = manifest.series.iter().map(|entry| entry.steps).max().unwrap_or(0);
     let steps: Arc<dyn Backing<i64>> = Arc::new(Steps((0..longest as i64).collect()));
-    let series = manifest.series.into_iter().zip(samples).map(|(entry, values)| Series {
-        name: entry.name,
+    let series = manifest.series.iter().zip(samples).map(|(entry, values)| Series {
+        name: entry.name.clone(),
         time: Column::elsewhere(Arc::clone(&steps), 0..entry.steps),
         values,
         labels: match entry.labels {
             LabelKind::Whole(label) => StepLabels::Whole(label),
             LabelKind::None | LabelKind::PerStep => StepLabels::None,
         },
-        segments: entry.segments,
+        segments: entry.segments.clone(),
         origin: entry.origin,
     });
-    let set = SeriesSet::looked_at(manifest.channels, manifest.classes, series.collect())
-        .map_err(|error| format!("its data breaks a promise: {error}"))?;
-    Ok((set, manifest.checks))
+    let (channels, classes) = (manifest.channels.clone(), manifest.classes.clone());
+    SeriesSet::looked_at(channels, classes, series.collect())
 }
 
 /// Maps the arrays and divides them among the series; compares checksums until `verify` is true, if there is that.
@@ -444,10 +446,11 @@ pub(crate) fn keep_in_place(
     let manifest =
         Manifest { version, key, files, channels, classes, series, checks, in_place: true };
     let never = AtomicBool::new(false);
+    // What breaks a promise, such as two channels of one name, is refused before it is stored.
+    let set = in_place(&manifest, samples.clone())?;
     let there = || matches!(load(cache, key, samples.clone(), &never), Ok(Some(_)));
-    let target = complete(&aside, &folder, cache, &manifest, there)?;
-    in_place(manifest, samples)
-        .map_err(|problem| DataError::io("read back", &target)(std::io::Error::other(problem)))
+    complete(&aside, &folder, cache, &manifest, there)?;
+    Ok((set, manifest.checks))
 }
 
 /// Series of a result that is being made, mapped whatever their size. They are to be dropped before it.

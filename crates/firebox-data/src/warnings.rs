@@ -81,13 +81,19 @@ pub(crate) fn warn_of_arrays(
         return;
     }
     let bytes: u64 = inputs.iter().map(length).sum();
-    let element = npy::element(&inputs[0].path).filter(|element| element.is_float());
-    if let Some(element) = element.filter(|_| bytes >= large) {
-        let stored = bytes / element.bytes as u64 * size_of::<f64>() as u64;
+    let header = npy::header_of(&inputs[0].path).filter(|header| header.element.is_float());
+    if let Some(header) = header.filter(|_| bytes >= large) {
+        let width = match header.shape[..] {
+            [.., _, width] => width.max(1) as u64,
+            _ => 1,
+        };
+        // A step is its channels and its number.
+        let steps = bytes / width.saturating_mul(header.element.bytes as u64);
+        let stored = steps.saturating_mul(8).saturating_mul(width.saturating_add(1));
         warn(
             listener,
             format!(
-                "{} MB of .npy arrays are copied to the cache, where they take {} MB as float64: `firebox data convert FOLDER SAMPLES` makes samples of them, which are read in place and may be float16; then name SAMPLES in `data.path`",
+                "{} MB of .npy arrays are copied to the cache, where they take {} MB, as float64 beside the number of each step: `firebox data convert FOLDER SAMPLES` makes samples of them, which are read in place and may be float16; then name SAMPLES in `data.path`",
                 bytes / 1_000_000,
                 stored / 1_000_000
             ),
@@ -110,11 +116,12 @@ mod tests {
     fn large_arrays_that_could_be_converted_are_told_of() {
         let folder = tempfile::tempdir().unwrap();
         let write = |descr: &str| {
-            let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (250,), }}");
+            let text =
+                format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (250000,), }}");
             let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
             bytes.extend((text.len() as u16).to_le_bytes());
             bytes.extend(text.as_bytes());
-            bytes.extend([0; 1000]);
+            bytes.extend([0; 1_000_000]);
             std::fs::write(folder.path().join("a.npy"), &bytes).unwrap();
             bytes.len() as u64
         };
@@ -130,7 +137,9 @@ mod tests {
         };
         let mut config = DataConfig::new(folder.path());
         let bytes = write("<f4");
-        assert!(said(&config, bytes).contains("`firebox data convert FOLDER SAMPLES`"));
+        let found = said(&config, bytes);
+        assert!(found.contains("`firebox data convert FOLDER SAMPLES`"));
+        assert!(found.starts_with("1 MB of .npy arrays") && found.contains("take 4 MB"), "{found}");
         assert_eq!(said(&config, bytes + 1), "");
         // Whole numbers are none that are converted, nor are arrays with labels beside them.
         write("<i4");

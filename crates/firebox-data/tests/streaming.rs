@@ -177,9 +177,11 @@ fn a_table_of_series_that_a_column_names_larger_than_memory_is_ingested() {
 
 /// Samples of an array, and the steps of each, of four channels.
 const ARRAY: [usize; 2] = [2_500, 1_000];
+/// The step of each that lacks a value.
+const LACKS: usize = 3;
 
-/// The same values as one array of samples, which has a channel more that never changes, as an array for each, and as a
-/// `.ts` file of classes.
+/// The same values as one array of samples, which has a channel more that never changes and lacks a value in each, as an
+/// array for each, and as a `.ts` file of classes.
 fn write_arrays(folder: &Path) {
     let begin = |path: &Path, shape: &str| {
         let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
@@ -202,7 +204,8 @@ fn write_arrays(folder: &Path) {
                 whole.write_all(&value.to_le_bytes()).unwrap();
                 own.write_all(&value.to_le_bytes()).unwrap();
             }
-            whole.write_all(&7.0f64.to_le_bytes()).unwrap();
+            let more = if row % steps == LACKS { f64::NAN } else { 7.0 };
+            whole.write_all(&more.to_le_bytes()).unwrap();
         }
         for channel in 0..4 {
             let rows = sample * steps..(sample + 1) * steps;
@@ -228,14 +231,17 @@ fn ingest_arrays(folder: &Path) {
         let most = peak(|| {
             let mut config = DataConfig::new(folder.join(name));
             config.checks.constant = constant;
+            let kept = constant == ConstantPolicy::Keep;
+            config.checks.not_finite = if kept { Policy::Drop } else { Policy::Fill };
             let data = ingest(&config, &cache, &Silent).unwrap();
             assert_eq!((data.reused, data.set.series().len()), (false, samples));
-            let width = if constant == ConstantPolicy::Keep { 5 } else { 4 };
+            let (width, left_out) = if kept { (5, 1) } else { (4, 0) };
             for (number, series) in data.set.series().iter().enumerate() {
-                assert!(series.values.is_elsewhere() && series.len() == steps);
-                for step in (0..steps).step_by(97) {
+                assert!(series.values.is_elsewhere() && series.len() == steps - left_out);
+                for step in (0..series.len()).step_by(97) {
                     let values = series.values.part(step * width..(step + 1) * width);
-                    assert_eq!(values[..4], bar(number * steps + step));
+                    let row = if step >= LACKS { step + left_out } else { step };
+                    assert_eq!(values[..4], bar(number * steps + row));
                 }
             }
         });

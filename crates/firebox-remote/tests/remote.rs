@@ -672,20 +672,20 @@ print('port', port, flush=True)
 sys.stdin.read()
 ";
 
-/// A Python with moto's S3: `FIREBOX_TEST_PYTHON`, which has to have it, or else `python3`. `None`, and a line that
-/// counts the test as skipped, if that lacks it.
+/// A Python with moto's S3: `FIREBOX_TEST_PYTHON`, or else `python3`. `None`, and a line that counts the test as skipped,
+/// if that lacks it.
 fn moto() -> Option<OsString> {
     let named = std::env::var_os("FIREBOX_TEST_PYTHON");
-    named.or_else(|| {
-        let found = Command::new("python3").args(["-c", "import boto3, moto.server"]).output();
-        if found.is_ok_and(|output| output.status.success()) {
-            return Some("python3".into());
-        }
-        println!(
-            "skipped: python3 lacks boto3 or moto[server] from PyPI; set FIREBOX_TEST_PYTHON to a Python that has them"
-        );
-        None
-    })
+    let python = named.unwrap_or_else(|| "python3".into());
+    let found = Command::new(&python).args(["-c", "import boto3, moto.server"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Some(python);
+    }
+    println!(
+        "skipped: {} lacks boto3 or moto[server] from PyPI; set FIREBOX_TEST_PYTHON to a Python that has them",
+        python.display()
+    );
+    None
 }
 
 /// Runs this test program again with the keys and the address of the server in its environment.

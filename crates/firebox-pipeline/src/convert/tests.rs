@@ -341,7 +341,7 @@ fn damaged_arrays_and_those_that_are_not_finite_are_left_out_and_named() {
     let converted = go("kept").unwrap();
     assert_eq!((converted.samples, converted.shape), (2, [3, 2]));
     assert_eq!(converted.classes, ["x", "z"]);
-    let end = "; 2 left out (`a.npy`, `z/huge.npy`): each holds numbers that are not finite in float32 (the first: NaN in sample 0, step 1, channel 1); 2 left out (`y/cut.npy`, `y/text.npy`): each is no valid .npy file (the first: it is cut off: 159 of 160 bytes)";
+    let end = "; 2 left out (`a.npy`, `z/huge.npy`): each holds numbers that are not finite in float32 (the first: NaN in sample 0, step 1, channel 1); 2 left out (`y/cut.npy`, `y/text.npy`): each is no valid .npy file (the first: it is cut off: 31 of 32 bytes of values)";
     assert!(converted.to_string().ends_with(end), "{converted}");
     let samples = Samples::open(&root.path().join("kept"), true).unwrap();
     assert_eq!(samples.name(1), Some("z/later"));
@@ -368,7 +368,7 @@ fn arrays_that_are_cut_off_or_hold_no_number_are_named() {
     let path = arrays.join("a.npy");
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
-    assert!(go("cut").contains("it is cut off: 159 of 160 bytes"), "{}", go("cut"));
+    assert!(go("cut").contains("it is cut off: 31 of 32 bytes of values"), "{}", go("cut"));
     fs::remove_file(path).unwrap();
     array(&arrays.join("a/b/c.npy"), &[4, 2], false, |_| 1.0);
     assert!(go("nested").contains("lies in a folder of a class"), "{}", go("nested"));
