@@ -414,13 +414,19 @@ mod tests {
         let at = (cache.path(), Key::builder("test", 1).finish());
         let stored = store_by(at_once, (&inputs, config), at, &stop, &progress);
         let stored = stored.map_err(|ended| match ended {
-            Stop::Failed(error) => error.to_string(),
+            Stop::Failed(error) => said(error),
             other => format!("{other:?}"),
         });
         let left = fs::read_dir(cache.path().join(firebox_cache::SERIES)).into_iter().flatten();
         assert_eq!(left.count(), usize::from(stored.is_ok()), "nothing half-written stays");
         let long = raw(config, &Silent).and_then(|raw| cleaned(raw, config));
-        [stored, long.map_err(|error| error.to_string())]
+        [stored, long.map_err(said)]
+    }
+
+    /// An error with its cause.
+    fn said(error: DataError) -> String {
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+        format!("{error}{}", cause.unwrap_or_default())
     }
 
     fn array(shape: &[usize], values: &[f32]) -> Vec<u8> {
@@ -546,7 +552,7 @@ mod tests {
             let listener = |event: &Event| {
                 if let Event::Progress { done, total, .. } = event {
                     told.lock().unwrap().push([*done, *total]);
-                    stop.store(stopped, Ordering::Relaxed);
+                    stop.store(stopped && *done > 0, Ordering::Relaxed);
                 }
             };
             let progress = Progress::of(&listener, "bytes", [120].into_iter());

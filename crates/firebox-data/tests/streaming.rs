@@ -178,7 +178,7 @@ fn a_table_of_series_that_a_column_names_larger_than_memory_is_ingested() {
 /// Samples of an array, and the steps of each, of four channels.
 const ARRAY: [usize; 2] = [2_500, 1_000];
 /// The step of each that lacks a value.
-const LACKS: usize = 3;
+const MISSING: usize = 3;
 
 /// The same values as one array of samples, which has a channel more that never changes and lacks a value in each, as an
 /// array for each, and as a `.ts` file of classes.
@@ -204,7 +204,7 @@ fn write_arrays(folder: &Path) {
                 whole.write_all(&value.to_le_bytes()).unwrap();
                 own.write_all(&value.to_le_bytes()).unwrap();
             }
-            let more = if row % steps == LACKS { f64::NAN } else { 7.0 };
+            let more = if row % steps == MISSING { f64::NAN } else { 7.0 };
             whole.write_all(&more.to_le_bytes()).unwrap();
         }
         for channel in 0..4 {
@@ -240,7 +240,7 @@ fn ingest_arrays(folder: &Path) {
                 assert!(series.values.is_elsewhere() && series.len() == steps - left_out);
                 for step in (0..series.len()).step_by(97) {
                     let values = series.values.part(step * width..(step + 1) * width);
-                    let row = if step >= LACKS { step + left_out } else { step };
+                    let row = if step >= MISSING { step + left_out } else { step };
                     assert_eq!(values[..4], bar(number * steps + row));
                 }
             }
