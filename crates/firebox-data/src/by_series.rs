@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use crate::fast::Stop;
 use crate::hints::lost;
-use crate::ingest::{AT_ONCE, batches, each_part, label_file, read_one, void_finding};
+use crate::ingest::{batches, each_part, label_file, read_one, void_finding};
 use crate::input::Input;
 use crate::progress::Progress;
 use crate::raw::{Gathered, Raw, RawLabels, RawSeries, label_of};
@@ -27,6 +27,10 @@ use crate::work::{Usable, Work};
 use crate::{
     Checks, ConstantPolicy, DataConfig, DataError, Finding, Format, SeriesChecks, clean, npy,
 };
+
+/// Bytes of files, or of a file's values as they are held, that are taken at once. Small files may hold values of a byte,
+/// and all are there twice before they are written.
+const AT_ONCE: u64 = 8 << 20;
 
 /// Channels that are left out.
 #[derive(Clone, Default)]
@@ -308,7 +312,8 @@ impl<'a> Taken<'a> {
             let files = files.map(|series| series.place(0).0.to_path_buf());
             return Err(clean::no_value(channels[*channel].name.clone(), files).into());
         }
-        let constant = places(&self.found, |found| self.steps() > 1 && !found.varies);
+        let steps = self.steps();
+        let constant = places(&self.found, |found| steps > 1 && !found.varies);
         let mut findings = self.findings(&channels, &constant)?;
         if policies.constant == ConstantPolicy::Drop && !constant.is_empty() {
             clean::refuse_all(&channels, &constant)?;

@@ -590,7 +590,7 @@ pub(crate) fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Resul
     }
 }
 
-/// Reads an array or a `.ts` file, series of so many of its bytes at once, or one. `take` is told how many series have been
+/// Reads an array or a `.ts` file, series of so many bytes at once, or one: of an array as it is held, of text as it is written. `take` is told how many series have been
 /// read, of how many.
 pub(crate) fn each_part<E: From<DataError>>(
     config: &DataConfig,

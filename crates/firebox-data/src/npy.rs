@@ -374,7 +374,7 @@ fn from_fortran(values: &[f64], shape: &[usize]) -> Vec<f64> {
 }
 
 /// Reads an array as one series (`[time]` or `[time, channel]`) or as samples (`[sample, time, channel]`), with the labels of
-/// a second array if there is one: samples of so many bytes at once, or one. `take` is told how many have been read, of how
+/// a second array if there is one: samples of so many bytes as f64 at once, or one. `take` is told how many have been read, of how
 /// many. An array in Fortran order is read at once.
 pub(crate) fn each_part<E: From<DataError>>(
     (input, names): (&Input, &[ChannelColumn]),
@@ -393,7 +393,8 @@ pub(crate) fn each_part<E: From<DataError>>(
     let mut values = begin[header.start..].chain(source);
     let parts = Parts::new((input, names), header, labels)?;
     let (samples, of_sample) = (parts.samples, parts.bytes_of_sample());
-    let count = if parts.is_turned() { samples } else { (at_once / of_sample).clamp(1, samples) };
+    let as_f64 = of_sample.saturating_mul(size_of::<f64>() / parts.header.element.bytes);
+    let count = if parts.is_turned() { samples } else { (at_once / as_f64).clamp(1, samples) };
     let (mut bytes, mut first) = (Vec::new(), 0);
     while first < samples {
         let own = first..samples.min(first + count);
