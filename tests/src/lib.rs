@@ -1,9 +1,13 @@
 //! What the whole-program tests share: where things are, and how the program is started.
 
+mod peers;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+
+pub use peers::{S3, python};
 
 /// The workspace's folder: the one that cargo runs this test in, which may be another than that in which it was built,
 /// where clones share a target folder.

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use firebox_tests::{command, errors, firebox, project, root};
+use firebox_tests::{command, errors, firebox, project, python, root};
 use tempfile::TempDir;
 
 const PIPELINE: &str = r#"
@@ -48,20 +48,7 @@ fn refused(folder: &Path, arguments: &[&str], expected: &str) {
     assert!(said.contains(expected), "{arguments:?}: {said}");
 }
 
-/// A Python with what the scripts need, or a line that counts the test as skipped.
-fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("FIREBOX_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
-    let needed = "import numpy, onnxruntime, polars, safetensors, torch";
-    let found = Command::new(&python).args(["-c", needed]).output();
-    if found.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    println!(
-        "skipped: {} lacks numpy, onnxruntime, polars, safetensors or torch; set FIREBOX_TEST_PYTHON to a Python that has them",
-        python.display()
-    );
-    None
-}
+const NEEDED: &str = "numpy, onnxruntime, polars, safetensors, torch";
 
 #[test]
 fn a_model_needs_neither_its_data_nor_its_run() {
@@ -90,7 +77,7 @@ fn a_model_needs_neither_its_data_nor_its_run() {
 
 #[test]
 fn other_programs_compute_the_same_from_the_same_file() {
-    let Some(python) = python() else { return };
+    let Some(python) = python(NEEDED) else { return };
     let (project, run) = trained();
     let folder = project.path();
     done(folder, &["embed", &run, "bars.csv", "--output", "vectors.parquet"]);

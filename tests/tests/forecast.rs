@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use firebox_tests::{
-    command, compared_with_its_copy, errors, firebox, kept_and_computed_again, root,
+    command, compared_with_its_copy, errors, firebox, kept_and_computed_again, python, root,
     streamed_and_on_device,
 };
 use serde_json::Value;
@@ -143,22 +143,6 @@ fn a_forecast_leaves_a_report_with_its_baselines_and_is_not_made_twice() {
     assert_eq!(value(again), value(&all[0]));
 }
 
-/// A Python with what the script needs, or a line that counts the test as skipped.
-fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("FIREBOX_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
-    let found = std::process::Command::new(&python)
-        .args(["-c", "import numpy, polars, safetensors, torch"])
-        .output();
-    if found.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    println!(
-        "skipped: {} lacks numpy, polars, safetensors or torch; set FIREBOX_TEST_PYTHON to a Python that has them",
-        python.display()
-    );
-    None
-}
-
 /// Hours that nobody knows are no hours of 1970.
 fn without_times_is_refused(folder: &Path, run: &str) {
     let table = std::fs::read_to_string(folder.join("demand.csv")).unwrap();
@@ -213,7 +197,7 @@ fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
         ));
         let card = std::fs::read_to_string(folder.join("model/README.md")).unwrap();
         assert!(card.contains("`demand+1`, `demand+3`"), "{card}");
-        if let Some(python) = python() {
+        if let Some(python) = python("numpy, polars, safetensors, torch") {
             let script = root().join("tests/forecasts.py");
             let output =
                 std::process::Command::new(&python).arg(script).arg(folder).output().unwrap();

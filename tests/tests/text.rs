@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{compared_with_its_copy, errors, firebox, root};
+use firebox_tests::{compared_with_its_copy, errors, firebox, python, root};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -196,16 +196,8 @@ fn the_model_reads_new_texts(folder: &Path, path: &Path) {
     done(&["export", &run, "--format", "torch", "--output", "model"]);
     done(&["export", &run, "--format", "onnx", "--output", "model.onnx"]);
     assert!(folder.join("model.onnx.tokenizer.json").is_file());
-    let python = std::env::var_os("FIREBOX_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
-    let needed = "import numpy, onnxruntime, polars, safetensors, tokenizers, torch";
-    let there = std::process::Command::new(&python).args(["-c", needed]).output();
-    if !there.is_ok_and(|output| output.status.success()) {
-        println!(
-            "skipped: {} lacks numpy, onnxruntime, polars, safetensors, tokenizers or torch",
-            python.display()
-        );
-        return;
-    }
+    let needed = "numpy, onnxruntime, polars, safetensors, tokenizers, torch";
+    let Some(python) = python(needed) else { return };
     let script = root().join("tests/labelled.py");
     let output = std::process::Command::new(python).arg(script).arg(folder).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

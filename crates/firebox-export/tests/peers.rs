@@ -7,7 +7,7 @@
 
 mod zoo;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -16,28 +16,15 @@ use firebox_export::{
     Architecture, Model, Part, SavedModel, parameters_from_safetensors, safetensors,
 };
 use firebox_models::{Encoder, Parameter, Pretrain, PretrainBatch, StepMask};
+use firebox_tests::python;
 use zoo::{channels, saved, zoo};
 
 /// Batches of each model, of random sizes.
 const CASES: u64 = 6;
 
-fn python() -> Option<PathBuf> {
-    let python = std::env::var_os("FIREBOX_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
-    let needed = "import onnx, onnxruntime, torch, safetensors";
-    let found = Command::new(&python).args(["-c", needed]).output();
-    if found.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    println!(
-        "skipped: {} lacks onnx, onnxruntime, torch or safetensors; set FIREBOX_TEST_PYTHON to a Python that has them",
-        python.display()
-    );
-    None
-}
-
 #[test]
 fn onnxruntime_and_pytorch_compute_what_firebox_computes() {
-    let Some(python) = python() else { return };
+    let Some(python) = python("onnx, onnxruntime, torch, safetensors") else { return };
     let folder = tempfile::tempdir().unwrap();
     for (seed, (name, architecture)) in zoo().into_iter().enumerate() {
         let folder = folder.path().join(name);

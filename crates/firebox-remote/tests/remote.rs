@@ -2,18 +2,18 @@
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may")]
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Silent};
 use firebox_remote::{Local, RemoteConfig, RemoteError, fetch, fetch_until};
+use firebox_tests::S3;
 
 /// A web server of one file.
 struct Server {
@@ -656,37 +656,12 @@ fn a_folder_that_may_not_be_read_is_refused_as_its_files_are() {
     assert!(status.success());
 }
 
-const MOTO: &str = "
-import boto3, sys
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address='127.0.0.1', port=0)
-server.start()
-host, port = server.get_host_and_port()
-client = boto3.client('s3', endpoint_url=f'http://127.0.0.1:{port}', region_name='us-east-1',
-    aws_access_key_id='test', aws_secret_access_key='test')
+const FILL: &str = "
 client.create_bucket(Bucket='bars')
 content = bytes(at * 31 % 251 for at in range(25500))
 for name in ['deep/bars.csv', 'deep/more.csv', 'deep/_SUCCESS', 'deep/deeper/no.csv']:
     client.put_object(Bucket='bars', Key=name, Body=content)
-print('port', port, flush=True)
-sys.stdin.read()
 ";
-
-/// A Python with moto's S3: `FIREBOX_TEST_PYTHON`, or else `python3`. `None`, and a line that counts the test as skipped,
-/// if that lacks it.
-fn moto() -> Option<OsString> {
-    let named = std::env::var_os("FIREBOX_TEST_PYTHON");
-    let python = named.unwrap_or_else(|| "python3".into());
-    let found = Command::new(&python).args(["-c", "import boto3, moto.server"]).output();
-    if found.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    println!(
-        "skipped: {} lacks boto3 or moto[server] from PyPI; set FIREBOX_TEST_PYTHON to a Python that has them",
-        python.display()
-    );
-    None
-}
 
 /// Runs this test program again with the keys and the address of the server in its environment.
 #[test]
@@ -716,30 +691,12 @@ fn s3_is_fetched_from_a_local_server() {
         assert!(error.to_string().contains("AWS_ENDPOINT_URL is no address"), "{error}");
         return;
     }
-    let Some(python) = moto() else { return };
-    let mut server = Command::new(python)
-        .args(["-c", MOTO])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    // The server has something to say of its own, too.
-    let mut lines = BufReader::new(server.stdout.as_mut().unwrap()).lines();
-    let port = lines.find_map(|line| Some(line.unwrap().strip_prefix("port ")?.to_owned()));
-    let port = port.expect("the Python has moto[server] and boto3");
+    let Some(server) = S3::start(FILL, &[""; 0]) else { return };
     let cache = tempfile::tempdir().unwrap();
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "s3_is_fetched_from_a_local_server"])
+    let status = server
+        .test("s3_is_fetched_from_a_local_server")
         .env("FIREBOX_TEST_S3_CACHE", cache.path())
-        .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
-        .env("AWS_ACCESS_KEY_ID", "test")
-        .env("AWS_SECRET_ACCESS_KEY", "test")
-        .env("AWS_REGION", "us-east-1")
         .status()
         .unwrap();
-    drop(server.stdin.take());
-    drop(server.stdout.take());
-    server.wait().unwrap();
     assert!(status.success());
 }

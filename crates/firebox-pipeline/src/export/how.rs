@@ -234,11 +234,12 @@ fn of_folder_of_forecasts(card: &ModelCard) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::process::Command;
 
     use firebox_export::Architecture;
     use firebox_models::{BiLstmMaeConfig, CnnBiLstmConfig, StackedLstmConfig, TransformerConfig};
+    use firebox_tests::python;
 
     use super::super::torch;
     use super::*;
@@ -342,21 +343,6 @@ mod tests {
         }
         assert!(!page.contains("| Channels, in order |"), "{page}");
         assert!(encoder().card.markdown("").contains("| Channels, in order | `open`, `high`"));
-    }
-
-    /// A Python with these packages, or a line that counts the test as skipped.
-    fn python(packages: &str) -> Option<PathBuf> {
-        let python =
-            std::env::var_os("FIREBOX_TEST_PYTHON").map_or("python3".into(), PathBuf::from);
-        let found = Command::new(&python).args(["-c", &format!("import {packages}")]).output();
-        if found.is_ok_and(|output| output.status.success()) {
-            return Some(python);
-        }
-        println!(
-            "skipped: {} lacks one of {packages}; set FIREBOX_TEST_PYTHON to a Python that has them",
-            python.display()
-        );
-        None
     }
 
     /// Runs the code of a card as it stands, with a line of the test's own behind it.
