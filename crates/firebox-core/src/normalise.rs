@@ -109,6 +109,14 @@ impl Normaliser {
         self.kind
     }
 
+    /// Whether what becomes of a value depends on the window that it is in, and not on its channel alone.
+    pub fn depends_on_window(&self) -> bool {
+        match self.kind {
+            Normalisation::None | Normalisation::Standard | Normalisation::Robust => false,
+            Normalisation::WindowStandard | Normalisation::WindowRelative => true,
+        }
+    }
+
     /// The channels that it was fitted on.
     pub fn channels(&self) -> &[Channel] {
         &self.channels

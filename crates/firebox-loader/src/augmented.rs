@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use firebox_cache::{Augmenter, ParameterError, PriceScale, Recipe};
 use firebox_core::{Augmentation, Normaliser, TrainWindows};
 
+use crate::fresh::SCALE_WIDTH;
 use crate::source::{NormalisedWindows, from_windows};
 use crate::{LoadError, Sample, Source, TrainSource};
 
@@ -67,6 +68,14 @@ impl AugmentedWindows {
     /// The windows without their versions.
     pub(crate) fn originals(&self) -> &NormalisedWindows<TrainWindows> {
         &self.originals
+    }
+
+    /// Bytes of what a device that draws versions holds of each original beside its values.
+    pub(crate) fn bytes_beside(&self) -> u64 {
+        let recipe = self.recipe();
+        let own_scale = self.originals.normaliser().depends_on_window() && recipe.bars().is_some();
+        let numbers = recipe.channels() + if own_scale { SCALE_WIDTH } else { 0 };
+        (self.originals.len() * numbers * size_of::<f32>()) as u64
     }
 
     /// What is drawn of versions.

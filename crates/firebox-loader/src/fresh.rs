@@ -19,6 +19,9 @@ use self::warp::Warp;
 use crate::augmented::Versions;
 use crate::{AugmentedWindows, Source};
 
+/// Numbers of a [`PriceScale`].
+pub(crate) const SCALE_WIDTH: usize = 12;
+
 /// How versions are drawn of the originals that lie on a device.
 pub(crate) struct Fresh {
     recipe: Recipe,
@@ -27,7 +30,8 @@ pub(crate) struct Fresh {
     places: Vec<u32>,
     /// Standard deviation of the jitter of each channel, `[window, channel]`.
     deviations: Tensor<2>,
-    /// The maps between prices and the scale that they share, `[window, 12]`; none where all share one.
+    /// The maps between prices and the scale that they share, `[window, 12]`, or `[1, 12]` where those of all windows are
+    /// the same; none where prices share one scale.
     scales: Option<Tensor<2>>,
     /// Where prices stand whose order is kept.
     layout: Option<Layout>,
@@ -54,13 +58,16 @@ impl Begun {
     }
 
     pub(crate) fn upload(self, device: &Device) -> Fresh {
-        let Self { recipe, versions, places, deviations, scales } = self;
+        let Self { recipe, versions, places, deviations, mut scales } = self;
         let count = places.len();
+        if scales.windows(2).all(|pair| pair[0] == pair[1]) {
+            scales.truncate(1);
+        }
         let deviations = TensorData::new(deviations, [count, recipe.channels()]);
         let shared = scales.iter().all(|scale| *scale == PriceScale::SHARED);
         let scales = (!shared).then(|| {
             let maps = scales.iter().flat_map(|scale| scale.maps().into_iter().flatten());
-            let maps = TensorData::new(maps.collect::<Vec<f32>>(), [count, 12]);
+            let maps = TensorData::new(maps.collect::<Vec<f32>>(), [scales.len(), SCALE_WIDTH]);
             Tensor::from_data(maps, device)
         });
         let deviations = Tensor::from_data(deviations, device);
@@ -124,7 +131,10 @@ impl Fresh {
         let ends = padded.then(|| table.column(lengths.iter().map(|length| *length as f32)));
         let table = table.upload(&x.device());
         let prices = self.layout.as_ref().map(|layout| {
-            let scales = self.scales.clone().map(|scales| scales.select(0, rows.clone()));
+            let scales = self.scales.clone().map(|scales| match scales.dims() {
+                [1, width] => scales.expand([drawn.len(), width]),
+                _ => scales.select(0, rows.clone()),
+            });
             Prices::new(layout, scales)
         });
         let ordered = |x: Tensor<3>, coin: &Coin| match &prices {

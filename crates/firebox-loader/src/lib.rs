@@ -9,8 +9,8 @@
 //! Batches are filled on background threads ahead of time, over the ends of epochs. How many there
 //! are, and how far ahead they work, changes no batch; nor does it whether a thread hands them to the device ahead of the
 //! one in use ([`LoaderConfig::upload_ahead`]). A set that fits can stay on the device or in
-//! memory instead ([`TrainResident`], [`HeldOutResident`]); it gives the same batches, bit for bit. Sets larger than memory
-//! are shuffled by blocks ([`Shuffle::Blocks`]), and samples of unequal length sorted into buckets
+//! memory instead ([`TrainResident`], [`HeldOutResident`]); it gives the same batches, bit for bit. Of windows that overlap, the steps that they
+//! share stay there, each once ([`SharedSteps`]). Sets larger than memory are shuffled by blocks ([`Shuffle::Blocks`]), and samples of unequal length sorted into buckets
 //! ([`LoaderConfig::buckets`]), of a window of blocks at a time if both are asked for.
 //!
 //! [`AugmentedWindows`] are drawn anew in each epoch, with the augmentations of `firebox-cache`: by the
@@ -60,10 +60,12 @@ mod fresh;
 mod loader;
 mod masking;
 mod order;
+mod place;
 mod prefetch;
 mod recycle;
 mod relabelled;
 mod resident;
+mod shared;
 mod sorted;
 mod source;
 mod upload;
@@ -74,8 +76,8 @@ pub use config::{LoaderConfig, Shuffle, default_workers};
 pub use error::LoadError;
 pub use loader::{Batches, HeldOutLoader, TrainLoader};
 pub use masking::{Masking, MaskingError};
+pub use place::{Place, Resident, Room, bytes_of, fits_beside, place};
 pub use relabelled::Relabelled;
-pub use resident::{
-    HeldOutResident, Place, Resident, Room, TrainResident, bytes_of, fits_beside, place,
-};
+pub use resident::{HeldOutResident, TrainResident};
+pub use shared::SharedSteps;
 pub use source::{NormalisedWindows, Sample, Source, TrainSamples, TrainSource};

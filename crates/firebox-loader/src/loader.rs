@@ -9,9 +9,10 @@ use firebox_core::Stream;
 
 use crate::batch::{Batch, Position};
 use crate::order::Plan;
+use crate::place::Place;
 use crate::prefetch::{Alarm, Prefetch};
 use crate::recycle::has_pinned;
-use crate::resident::{HeldOutResident, Place, TrainResident};
+use crate::resident::{HeldOutResident, TrainResident};
 use crate::upload::{Upload, Uploads};
 use crate::{LoadError, LoaderConfig, Masking, Source, TrainSource};
 

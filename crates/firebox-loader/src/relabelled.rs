@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{AugmentedWindows, LoadError, Sample, Source, TrainSource};
+use crate::{AugmentedWindows, LoadError, Sample, SharedSteps, Source, TrainSource};
 
 /// Samples of another source with labels of their own, such as clusters.
 #[derive(Clone)]
@@ -74,6 +74,10 @@ impl Source for Relabelled {
 
     fn fresh(&self) -> Option<&AugmentedWindows> {
         self.source.fresh()
+    }
+
+    fn shared_steps(&self) -> Option<SharedSteps<'_>> {
+        Some(self.source.shared_steps()?.relabelled(&self.labels))
     }
 
     fn relabels(&self) -> Option<&[u32]> {

@@ -3,9 +3,9 @@
 use std::ops::{Deref, Range};
 
 use firebox_cache::{Samples, Shards};
-use firebox_core::{Normaliser, Storage, TrainWindows, Windows};
+use firebox_core::{Normaliser, Storage, TrainWindows, Window, Windows};
 
-use crate::{AugmentedWindows, LoadError};
+use crate::{AugmentedWindows, LoadError, SharedSteps};
 
 /// What a sample is, beside its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +92,11 @@ pub trait Source: Send + Sync {
 
     /// The windows whose versions these samples are, if a device that holds those may draw them itself.
     fn fresh(&self) -> Option<&AugmentedWindows> {
+        None
+    }
+
+    /// The steps that samples share, if each is a run of them: a set that stays in memory is these steps, then.
+    fn shared_steps(&self) -> Option<SharedSteps<'_>> {
         None
     }
 
@@ -207,6 +212,13 @@ impl<W: Deref<Target = Windows>> NormalisedWindows<W> {
         self.chosen.as_ref().map_or(index, |chosen| chosen[index])
     }
 
+    /// The windows that are used, in the order of the samples.
+    pub(crate) fn used(&self) -> Vec<Window> {
+        let windows = self.windows.windows();
+        let some = |chosen: &Vec<usize>| chosen.iter().map(|place| windows[*place]).collect();
+        self.chosen.as_ref().map_or_else(|| windows.to_vec(), some)
+    }
+
     /// All windows, those that are not used among them.
     pub fn windows(&self) -> &W {
         &self.windows
@@ -251,6 +263,10 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
 
     fn at_once(&self) -> usize {
         at_once(self.shape())
+    }
+
+    fn shared_steps(&self) -> Option<SharedSteps<'_>> {
+        SharedSteps::of(self)
     }
 
     fn mapped_bytes(&self) -> u64 {
