@@ -62,7 +62,7 @@ impl Original {
     ///
     /// As [`ingest`](crate::ingest()); also when too few rows are left.
     pub fn changed(&self, change: &Change) -> Result<SeriesSet, DataError> {
-        let (raw, config) = match change {
+        let (mut raw, config) = match change {
             Change::After(moment) => (self.disturbed(|_| Some(*moment)), self.config.clone()),
             Change::Series(names) => {
                 let all = |series: &str| names.iter().any(|name| name == series);
@@ -70,7 +70,11 @@ impl Original {
             }
             Change::Gone(moment) => self.without(*moment),
         };
-        Ok(checked(raw, &config)?.0)
+        // A channel that never changes would with other values, and what changes would not without some.
+        only(&mut raw.channels, &self.kept);
+        raw.series.iter_mut().for_each(|series| only(&mut series.columns, &self.kept));
+        let checks = CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks };
+        Ok(checked(raw, &DataConfig { checks, ..config })?.0)
     }
 
     /// The rows with other values after the moment that a series has by its name.
@@ -95,14 +99,8 @@ impl Original {
         raw.series =
             works.into_iter().map(|work| work.until(moment, &config.checks, next)).collect();
         raw.series.retain(|series| series.len() > 0);
-        only(&mut raw.channels, &self.kept);
-        raw.series.iter_mut().for_each(|series| only(&mut series.columns, &self.kept));
-        let config = DataConfig {
-            interval: config.interval.or(self.interval),
-            checks: CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks },
-            ..config.clone()
-        };
-        (raw, config)
+        let interval = config.interval.or(self.interval);
+        (raw, DataConfig { interval, ..config.clone() })
     }
 }
 
@@ -134,7 +132,7 @@ pub struct Place {
     pub channel: Option<String>,
     /// Time of the step, microseconds since 1970-01-01 UTC; in data without times, its number.
     pub time: i64,
-    /// What it was, and is after the change.
+    /// What it was, and is after the change; not a number where one of the two results lacks it.
     pub values: [f64; 2],
 }
 
@@ -143,14 +141,16 @@ impl fmt::Display for Place {
         let Self { series, channel, time, values: [before, after] } = self;
         // Numbers of rows are small; moments are not.
         let at = if *time < 1_000_000_000 { format!("step {time}") } else { time::format(*time) };
+        // A single series may have no name.
+        if !series.is_empty() {
+            write!(f, "series `{series}`, ")?;
+        }
         match channel {
-            Some(channel) => write!(
-                f,
-                "series `{series}`, {at}, feature `{channel}`: {before:e} became {after:e}"
-            ),
-            None => {
-                write!(f, "series `{series}`, {at}: the step is in one of the two results only")
+            Some(channel) if before.is_nan() && after.is_nan() => {
+                write!(f, "feature `{channel}` is in one of the two results only")
             }
+            Some(channel) => write!(f, "{at}, feature `{channel}`: {before:e} became {after:e}"),
+            None => write!(f, "{at}: the step is in one of the two results only"),
         }
     }
 }
@@ -159,12 +159,15 @@ impl fmt::Display for Place {
 pub fn first_difference(before: &SeriesSet, after: &SeriesSet, until: i64) -> Option<Place> {
     let names = |set: &SeriesSet| set.channels().to_vec();
     if names(before) != names(after) {
-        let channel = before.channels().iter().find(|channel| !after.channels().contains(channel));
+        let only = |one: &SeriesSet, other: &SeriesSet| {
+            one.channels().iter().find(|own| !other.channels().contains(own)).cloned()
+        };
+        let channel = only(before, after).or_else(|| only(after, before));
         return Some(Place {
             series: String::new(),
-            channel: channel.map(|channel| channel.name.clone()),
+            channel: channel.map(|channel| channel.name),
             time: until,
-            values: [0.0, f64::NAN],
+            values: [f64::NAN; 2],
         });
     }
     let missing = Series::default();
@@ -222,6 +225,10 @@ mod tests {
     }
 
     fn sets(text: &str, moment: i64, edit: impl Fn(&mut DataConfig)) -> [SeriesSet; 2] {
+        changed(text, &Change::Gone(moment), edit)
+    }
+
+    fn changed(text: &str, change: &Change, edit: impl Fn(&mut DataConfig)) -> [SeriesSet; 2] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("bars.csv");
         std::fs::write(&file, text).unwrap();
@@ -230,7 +237,7 @@ mod tests {
         config.checks.constant = ConstantPolicy::Drop;
         edit(&mut config);
         let (original, whole, _) = Original::read(&config, &Silent).unwrap();
-        [whole, original.changed(&Change::Gone(moment)).unwrap()]
+        [whole, original.changed(change).unwrap()]
     }
 
     #[test]
@@ -256,6 +263,19 @@ mod tests {
         // A moment later, one step is there that was not.
         let found = first_difference(&whole, &rest, moment + MINUTE).unwrap();
         assert_eq!((found.channel, found.time), (None, 30 * MINUTE));
+    }
+
+    #[test]
+    fn a_channel_that_was_left_out_is_left_out_of_other_values_too() {
+        let moment = 29 * MINUTE + 1;
+        for change in [Change::After(moment), Change::Series(vec!["b".to_owned()])] {
+            let [whole, other] = changed(&bars(|_, _| ()), &change, |_| ());
+            assert_eq!((other.channels(), other.channels().len()), (whole.channels(), 1));
+            assert_eq!(first_difference(&whole, &other, moment), None);
+            // What was changed is there.
+            let found = first_difference(&whole, &other, i64::MAX).unwrap();
+            assert_eq!(found.channel.as_deref(), Some("close"));
+        }
     }
 
     #[test]

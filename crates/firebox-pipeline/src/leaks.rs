@@ -14,7 +14,7 @@ use firebox_data::{Change, DataError, Original, first_difference};
 
 use crate::feed::local;
 use crate::forecast::{channels, samples};
-use crate::{Kind, PipelineConfig, PipelineError, Prepared};
+use crate::{Kind, PipelineConfig, PipelineError, Prepared, measure};
 
 /// What was compared, and found equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -341,7 +341,7 @@ fn steps_until(set: &SeriesSet, moment: i64) -> usize {
 }
 
 fn when(moment: i64, clock: bool) -> String {
-    if clock { format!("{moment} µs since 1970-01-01 UTC") } else { format!("step {moment}") }
+    if clock { measure::moment(moment) } else { format!("step {moment}") }
 }
 
 fn leak(kind: &'static str, moment: i64, clock: bool, what: &str) -> PipelineError {
