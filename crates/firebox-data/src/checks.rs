@@ -51,6 +51,15 @@ pub struct Checks {
     pub by_series: Vec<SeriesChecks>,
 }
 
+impl Checks {
+    /// Names of the channels that were left out because they never change, or have no value.
+    pub fn left_out(&self) -> impl Iterator<Item = &str> {
+        let is_left_out =
+            |found: &&Finding| found.defect == Defect::Constant && found.action == Action::Dropped;
+        self.findings.iter().filter(is_left_out).filter_map(|found| found.channel.as_deref())
+    }
+}
+
 /// The defects of one series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeriesChecks {

@@ -64,6 +64,10 @@ pub struct ModelCard {
     pub precision: Precision,
     /// Channels of a window, in order.
     pub channels: Vec<Channel>,
+    /// Names of channels that the files of its training have beside these, and that were left out because they never change
+    /// there. New files may have them, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// Names of the classes, in the order of the logits; empty for a model that has none.
     pub classes: Vec<String>,
     /// How series are cut into windows.

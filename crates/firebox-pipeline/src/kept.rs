@@ -58,6 +58,8 @@ pub(crate) struct Kept<'a> {
 pub(crate) struct Shown {
     /// Channels of the data.
     pub(crate) channels: Vec<Channel>,
+    /// Names of those that its files have beside these.
+    pub(crate) left_out: Vec<String>,
     /// Time between two steps, in microseconds.
     pub(crate) interval: Option<i64>,
     /// Of the channels that the model sees.
@@ -91,6 +93,7 @@ impl Shown {
         ingested.set.check_read().map_err(CacheError::Lost)?;
         Ok(Self {
             channels: ingested.set.channels().to_vec(),
+            left_out: ingested.checks.left_out().map(str::to_owned).collect(),
             interval: ingested.checks.interval.map(|interval| interval.microseconds()),
             normaliser,
             window: run.config.window.rule(),
@@ -103,6 +106,7 @@ impl Shown {
     pub(crate) fn texts(input: TextInput, tokenizer: String) -> Self {
         Self {
             channels: vec![],
+            left_out: vec![],
             interval: None,
             normaliser: Normaliser::of_nothing(),
             window: WindowRule { length: input.longest, stride: 1, whole: true },
@@ -130,7 +134,8 @@ impl Run<'_> {
         kept: Kept<'_>,
         folder: &Path,
     ) -> Result<(), PipelineError> {
-        let Shown { channels, interval, normaliser, window, forecast, texts } = kept.shown;
+        let Shown { channels, left_out, interval, normaliser, window, forecast, texts } =
+            kept.shown;
         let (texts, tokenizer) = texts.unzip();
         let mut data = serde_json::to_value(&self.config.data).unwrap_or_default();
         ["path", "test"].iter().for_each(|path| remove(&mut data, path));
@@ -143,6 +148,7 @@ impl Run<'_> {
             architecture: kept.architecture,
             precision: self.config.run.precision,
             channels,
+            left_out,
             classes: kept.classes.to_vec(),
             window,
             interval,

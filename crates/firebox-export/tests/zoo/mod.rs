@@ -400,6 +400,7 @@ pub(crate) fn saved(architecture: &Architecture, seed: u64) -> SavedModel {
             forecast: None,
             texts: None,
             channels,
+            left_out: vec![],
             data: serde_json::json!({}),
             settings: serde_json::json!({ "train": { "epochs": 3 } }),
             data_key: key("series"),

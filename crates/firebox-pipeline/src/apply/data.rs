@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_core::{Channel, Listener, SeriesSet};
+use firebox_core::{Channel, Listener, SeriesSet, Silent};
 use firebox_data::{
-    Checks, Columns, ConstantPolicy, Csv, DataConfig, DataError, Format, Interval, Paths,
+    ChannelColumn, CheckPolicies, Checks, Columns, ConstantPolicy, Csv, DataConfig, DataError,
+    Format, Interval, Paths,
 };
 use firebox_export::ModelCard;
 
@@ -21,6 +22,11 @@ pub(super) struct NewData {
     declared: Option<Interval>,
     /// Whether the user says which columns are channels.
     names_channels: bool,
+    /// Names of channels, for files that do not have any: those that the files of the training have, and those of the model
+    /// alone. The first that a file can have are its.
+    names: Vec<Vec<ChannelColumn>>,
+    /// Channels that a file may have beside those of the model.
+    beside: Vec<String>,
 }
 
 /// What is held in memory at once: the series of a file, or of all files.
@@ -49,8 +55,7 @@ impl NewData {
         let declared = config.interval.take().filter(|_| named);
         let names_channels =
             settings.iter().any(|setting| key_of(setting) == "data.columns.channels");
-        // Nothing is learnt, so labels are not needed, and a channel may well stand still.
-        config.columns.label = None;
+        // Nothing is learnt, so a channel may well stand still.
         config.checks.constant = ConstantPolicy::Keep;
         let announced = inputs.iter().find_map(|input| Format::of(input));
         if announced.is_some() {
@@ -58,12 +63,30 @@ impl NewData {
         }
         let files = firebox_data::files(&config)?;
         named_once(&files)?;
+        // Labels are not needed. What holds those of an array was told from arrays by its name.
+        config.columns.label = None;
         let format = match config.format {
             Format::Auto => files.first().and_then(|file| Format::of(file)).unwrap_or_default(),
             declared => declared,
         };
-        fit_to(&mut config, format, &card.channels);
-        Ok(Self { config, files, declared, names_channels })
+        let declared_names = config.columns.channels.clone();
+        let own = names_of(&card.channels);
+        let beside = declared_names.iter().map(|channel| channel.name.clone());
+        let beside = beside.chain(card.left_out.iter().cloned()).collect();
+        let mut names = vec![own.clone()];
+        match names_channels {
+            true => names = vec![declared_names],
+            // Without names, an array's channels are numbered, as they were in the training.
+            false
+                if declared_names != own
+                    && (!declared_names.is_empty() || !card.left_out.is_empty()) =>
+            {
+                names.insert(0, declared_names);
+            }
+            false => {}
+        }
+        fit_to(&mut config, format, &card.channels, names_channels);
+        Ok(Self { config, files, declared, names_channels, names, beside })
     }
 
     /// Reads the files one after the other and hands each over. Where a column names the series, they
@@ -108,18 +131,112 @@ impl NewData {
     ) -> Result<(SeriesSet, Checks), PipelineError> {
         let file = path.0.first().cloned().unwrap_or_default();
         let config = DataConfig { path, ..self.config.clone() };
-        let read = firebox_data::read(&config, &WithoutProgress(listener));
-        let (set, checks) = read.map_err(|error| match self.names_channels {
-            true => error,
-            false => read_by_the_model(error),
-        })?;
-        same_channels(&file, set.channels(), &card.channels)?;
+        let (mut set, mut checks) = self.read_as(&config, card, &WithoutProgress(listener))?;
         if checks.span.is_none() {
             do_without_times(&file, self.declared, card)?;
         }
+        // The usual step of an uneven clock is another one in each file. Whether the steps are those of the model after all
+        // is what reading by the model's says.
+        if let Some(interval) = near(&checks, card.interval) {
+            let by_the_model = DataConfig { interval: Some(interval), ..config };
+            if let Ok(read) = self.read_as(&by_the_model, card, &Silent) {
+                (set, checks) = read;
+            }
+        }
         same_interval(&file, checks.interval, card.interval)?;
-        Ok((set, checks))
+        Ok((self.chosen(&file, set, card)?, checks))
     }
+
+    /// Reads a file; where it does not name its channels, by the first names that fit.
+    fn read_as(
+        &self,
+        config: &DataConfig,
+        card: &ModelCard,
+        listener: &dyn Listener,
+    ) -> Result<(SeriesSet, Checks), PipelineError> {
+        let file = config.path.0.first().cloned().unwrap_or_default();
+        if !names_none(Format::of(&file).unwrap_or(config.format)) {
+            return self.read_once(config, listener);
+        }
+        let fits = |read: &Result<(SeriesSet, Checks), PipelineError>| match read {
+            Ok((set, _)) => self.places(set.channels(), card).is_some(),
+            Err(error) => !matches!(error, PipelineError::Data(DataError::ChannelNames { .. })),
+        };
+        let mut last = None;
+        for names in &self.names {
+            let columns = Columns { channels: names.clone(), ..config.columns.clone() };
+            let read = self.read_once(&DataConfig { columns, ..config.clone() }, listener);
+            let is_it = fits(&read);
+            last = Some(read);
+            if is_it {
+                break;
+            }
+        }
+        match last.unwrap_or_else(|| self.read_once(config, listener)) {
+            Err(PipelineError::Data(DataError::ChannelNames { channels, .. }))
+                if !self.names_channels =>
+            {
+                Err(other_channels(&file, &channels.to_string(), &card.channels))
+            }
+            read => read,
+        }
+    }
+
+    fn read_once(
+        &self,
+        config: &DataConfig,
+        listener: &dyn Listener,
+    ) -> Result<(SeriesSet, Checks), PipelineError> {
+        let read = firebox_data::read(config, listener);
+        // A channel that had no value in the training may have none now.
+        let read = match read {
+            Err(DataError::NoValue { channel, .. }) if self.beside.contains(&channel) => {
+                let checks = CheckPolicies { constant: ConstantPolicy::Drop, ..config.checks };
+                firebox_data::read(&DataConfig { checks, ..config.clone() }, listener)
+            }
+            read => read,
+        };
+        let read = read.map_err(|error| match self.names_channels {
+            true => error,
+            false => read_by_the_model(error),
+        });
+        Ok(read?)
+    }
+
+    /// Where the channels of the model are among these, in its order. Beside them there may be those that the training left
+    /// out; otherwise there are none.
+    fn places(&self, found: &[Channel], card: &ModelCard) -> Option<Vec<usize>> {
+        let expected = &card.channels;
+        let is_known =
+            |channel: &Channel| expected.contains(channel) || self.beside.contains(&channel.name);
+        let place = |own: &Channel| found.iter().position(|channel| channel == own);
+        let places = expected.iter().map(place).collect::<Option<Vec<usize>>>();
+        places.filter(|_| found.iter().all(is_known))
+    }
+
+    /// The channels of the model.
+    fn chosen(
+        &self,
+        file: &Path,
+        set: SeriesSet,
+        card: &ModelCard,
+    ) -> Result<SeriesSet, PipelineError> {
+        let found = set.channels();
+        let Some(places) = self.places(found, card) else {
+            let names: Vec<_> = found.iter().map(|channel| channel.name.as_str()).collect();
+            let found = format!("{} ({})", found.len(), names.join(", "));
+            return Err(other_channels(file, &found, &card.channels));
+        };
+        let chosen = set.select(&places);
+        chosen.map_err(|error| PipelineError::Setting(format!("{}: {error}", file.display())))
+    }
+}
+
+/// The step of the model, where that of a file is another one which may be of the same clock.
+fn near(checks: &Checks, expected: Option<i64>) -> Option<Interval> {
+    let found = checks.interval.filter(|_| checks.span.is_some())?.microseconds();
+    let off = (found - expected?).abs();
+    Interval::from_microseconds(expected?).filter(|_| off > 0 && off <= expected.unwrap_or(0) / 2)
 }
 
 /// Passes on warnings. Files count for nothing here: windows do.
@@ -162,29 +279,33 @@ fn own_settings(card: &ModelCard, settings: &[String]) -> Result<DataConfig, Pip
     layers::of_data(data, "model.json", settings)
 }
 
+/// Channels as settings name them.
+fn names_of(channels: &[Channel]) -> Vec<ChannelColumn> {
+    let named =
+        |channel: &Channel| ChannelColumn { name: channel.name.clone(), role: Some(channel.role) };
+    channels.iter().map(named).collect()
+}
+
+/// Whether files of this format do not name their channels.
+fn names_none(format: Format) -> bool {
+    matches!(format, Format::Npy | Format::Ts | Format::Samples)
+}
+
 /// Names the channels, and leaves out what files of this format do not have.
-fn fit_to(config: &mut DataConfig, format: Format, channels: &[Channel]) {
-    let names = || {
-        channels
-            .iter()
-            .map(|channel| firebox_data::ChannelColumn {
-                name: channel.name.clone(),
-                role: Some(channel.role),
-            })
-            .collect()
-    };
+fn fit_to(config: &mut DataConfig, format: Format, channels: &[Channel], names_channels: bool) {
     // Channels of longer timeframes are made of those that the files have, and are no columns.
-    if config.columns.channels.is_empty() && config.timeframes.is_none() {
-        config.columns.channels = names();
+    if !names_channels && config.timeframes.is_none() {
+        config.columns.channels = names_of(channels);
     }
     match format {
         Format::Csv => {}
         Format::Auto | Format::Parquet | Format::Arrow => config.csv = Csv::default(),
-        Format::Npy | Format::Ts | Format::Samples => {
-            config.columns = Columns { channels: names(), ..Columns::default() };
+        format if names_none(format) => {
+            let channels = std::mem::take(&mut config.columns.channels);
+            config.columns = Columns { channels, ..Columns::default() };
             config.csv = Csv::default();
         }
-        Format::Market | Format::Demand | Format::Clips => {
+        _ => {
             config.columns = Columns::default();
             config.csv = Csv::default();
         }
@@ -201,25 +322,16 @@ pub(super) fn read_by_the_model(error: DataError) -> DataError {
     }
 }
 
-fn same_channels(
-    file: &Path,
-    found: &[Channel],
-    expected: &[Channel],
-) -> Result<(), PipelineError> {
-    if found == expected {
-        return Ok(());
-    }
-    let names = |channels: &[Channel]| {
-        let names: Vec<_> = channels.iter().map(|channel| channel.name.as_str()).collect();
-        format!("{} ({})", channels.len(), names.join(", "))
-    };
-    Err(PipelineError::Setting(format!(
-        "{} has other channels than the model was trained on: {} instead of {}\n  \
+/// What is said of channels that are not the model's.
+fn other_channels(file: &Path, found: &str, expected: &[Channel]) -> PipelineError {
+    let names: Vec<_> = expected.iter().map(|channel| channel.name.as_str()).collect();
+    PipelineError::Setting(format!(
+        "{} has other channels than the model was trained on: {found} instead of {} ({})\n  \
          name its columns by the model's channels, in the model's order where files have no names",
         file.display(),
-        names(found),
-        names(expected)
-    )))
+        expected.len(),
+        names.join(", ")
+    ))
 }
 
 /// Refuses data without times for a model that computes with them, or that was trained on steps of a known length: nothing

@@ -61,6 +61,7 @@ pub(crate) fn model(architecture: Architecture, classes: &[&str]) -> SavedModel 
         architecture,
         precision: Precision::F32,
         channels: channels(),
+        left_out: vec![],
         classes: classes.iter().map(|name| (*name).to_owned()).collect(),
         window: WindowRule { length: LENGTH, stride: 5, whole: false },
         interval: Some(60_000_000),
@@ -171,10 +172,15 @@ fn refused(request: &ApplyRequest) -> String {
 
 /// The rows of a file that was written: series by series, start and numbers.
 fn rows(path: &Path, prefix: &str, count: usize) -> SeriesSet {
+    rows_by(path, prefix, count, Some("start"))
+}
+
+/// The same, by the times of this column.
+fn rows_by(path: &Path, prefix: &str, count: usize, time: Option<&str>) -> SeriesSet {
     let name = |place| ChannelColumn { name: format!("{prefix}{place}"), role: None };
     let mut config = DataConfig {
         columns: Columns {
-            time: Some("start".to_owned()),
+            time: time.map(str::to_owned),
             series: Some("series".to_owned()),
             channels: (0..count).map(name).collect(),
             ..Columns::default()
@@ -568,4 +574,126 @@ fn series_that_are_longer_than_their_window_are_told() {
         heard.iter().find(told).unwrap().contains("(the longest, `b`, has 70 steps)"),
         "{heard:?}"
     );
+}
+
+/// Minutes of a clock that is early or late by up to `off` seconds, by seed.
+fn uneven(path: &Path, seed: u64, seconds: f64, off: f64) {
+    let mut draws = Stream::new(seed, "clock").draws();
+    let mut text = "time,open,high,low,close\n".to_owned();
+    for step in 0..60 {
+        let late = off * (2.0 * f64::from(draws.uniform()) - 1.0);
+        let micros = (1e6 * (seconds * f64::from(step) + late + 60.0)) as i64;
+        let (minutes, rest) = (micros / 60_000_000, micros % 60_000_000);
+        let (hour, minute) = (minutes / 60, minutes % 60);
+        let (second, rest) = (rest / 1_000_000, rest % 1_000_000);
+        write!(text, "2024-03-01T{hour:02}:{minute:02}:{second:02}.{rest:06}").unwrap();
+        let price = 100.0 + draws.normal();
+        writeln!(text, ",{price},{},{},{price}", price + 1.0, price - 1.0).unwrap();
+    }
+    std::fs::write(path, text).unwrap();
+}
+
+#[test]
+fn an_uneven_clock_is_that_of_the_model_if_its_steps_are_on_the_whole() {
+    let project = Project::new(&encoder());
+    let mut request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
+    request.force = true;
+    for (seed, off) in [(1, 0.0), (2, 4.0), (3, 9.0), (4, 0.0001)] {
+        uneven(&project.at("a.csv"), seed, 60.0, off);
+        assert_eq!(run(&request).unwrap().windows, 10, "{off}");
+        request.settings = vec!["data.interval=1min".to_owned()];
+        assert_eq!(run(&request).unwrap().windows, 10, "{off}");
+        request.settings.clear();
+    }
+    request.force = false;
+    std::fs::remove_file(&request.output).unwrap();
+    // Every step is longer by a tenth, or on the whole by a twentieth.
+    for (seconds, off) in [(66.0, 0.0), (63.0, 1.0)] {
+        uneven(&project.at("a.csv"), 5, seconds, off);
+        let message = refused(&request);
+        assert!(message.contains("the model was trained on steps of 1min"), "{message}");
+    }
+}
+
+/// An array of so many channels, whose values name their channel.
+fn array(path: &Path, channels: &[f32]) {
+    let value =
+        |step: usize, channel: &f32| channel * 10.0 + (step * (*channel as usize + 3) % 11) as f32;
+    let values = (0..30).flat_map(|step| channels.iter().map(move |channel| value(step, channel)));
+    let shape =
+        format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (30, {}), }}", channels.len());
+    let header = format!("{shape:<117}\n");
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.as_bytes());
+    bytes.extend(values.flat_map(f32::to_le_bytes));
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// An encoder of arrays, of whose channels the third was left out.
+fn of_arrays(names: [&str; 4], left_out: &str) -> SavedModel {
+    let mut saved = encoder();
+    let channels = names.map(|name| Channel::new(name, Role::Other));
+    let one = serde_json::json!({ "center": 20.0, "scale": 9.0 });
+    let whole =
+        serde_json::json!({ "kind": "standard", "channels": channels, "fitted": vec![one; 4] });
+    saved.card.normaliser = serde_json::from_value(whole).unwrap();
+    saved.card.channels = channels.to_vec();
+    saved.card.left_out = vec![left_out.to_owned()];
+    saved.card.interval = None;
+    saved
+}
+
+#[test]
+fn arrays_may_have_the_channels_that_the_training_left_out() {
+    let numbered = of_arrays(["channel-0", "channel-1", "channel-3", "channel-4"], "channel-2");
+    // The training named all, or some other program did.
+    let mut named = of_arrays(["u", "v", "x", "y"], "w");
+    let names =
+        ["u", "v", "w", "x", "y"].map(|name| ChannelColumn { name: name.to_owned(), role: None });
+    let columns = Columns { channels: names.into(), ..Columns::default() };
+    named.card.data =
+        serde_json::to_value(DataConfig { columns, ..DataConfig::default() }).unwrap();
+    for saved in [numbered, named] {
+        let project = Project::new(&saved);
+        let mut request = project.request(&["a.npy"], Wanted::Embedding { wide: true });
+        let mut of = |channels: &[f32]| {
+            array(&project.at("a.npy"), channels);
+            run(&request).unwrap();
+            request.force = true;
+            rows_by(&request.output, "embedding_", 20, None).series()[0].values.all().to_vec()
+        };
+        let own = of(&[0.0, 1.0, 3.0, 4.0]);
+        assert_eq!(of(&[0.0, 1.0, 2.0, 3.0, 4.0]), own);
+        // It had no value, as it may have had none in the training.
+        assert_eq!(of(&[0.0, 1.0, f32::NAN, 3.0, 4.0]), own);
+        assert_ne!(of(&[0.0, 1.0, 4.0, 3.0]), own);
+        std::fs::remove_file(&request.output).unwrap();
+        array(&project.at("a.npy"), &[0.0, 1.0, 2.0]);
+        let message = refused(&request);
+        assert!(message.contains("3 instead of 4 ("), "{message}");
+    }
+}
+
+#[test]
+fn labels_beside_arrays_are_no_arrays() {
+    let mut saved = of_arrays(["channel-0", "channel-1", "channel-2", "channel-3"], "channel-4");
+    saved.card.left_out.clear();
+    let columns = Columns { label: Some("y".to_owned()), ..Columns::default() };
+    let labelled = DataConfig { columns, ..DataConfig::default() };
+    for (data, settings) in
+        [(labelled, vec![]), (DataConfig::default(), vec!["data.columns.label=y".to_owned()])]
+    {
+        saved.card.data = serde_json::to_value(data).unwrap();
+        let project = Project::new(&saved);
+        std::fs::create_dir(project.at("in")).unwrap();
+        for name in ["in/a.npy", "in/b.npy"] {
+            array(&project.at(name), &[0.0, 1.0, 2.0, 3.0]);
+        }
+        array(&project.at("in/a.y.npy"), &[1.0]);
+        let mut request = project.request(&["in"], Wanted::Embedding { wide: true });
+        request.settings = settings;
+        let applied = run(&request).unwrap();
+        assert_eq!((applied.files, applied.series), (2, 2));
+    }
 }
