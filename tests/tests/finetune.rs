@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use firebox_tests::{
-    compared_with_its_copy, errors, firebox, kept_and_computed_again, streamed_and_on_device,
+    compared_with_its_copy, errors, firebox, kept_and_computed_again, scored_again,
+    streamed_and_on_device,
 };
 use serde_json::Value;
 
@@ -121,6 +122,8 @@ fn one_file_leads_from_samples_to_a_comparison_of_arms() {
     let sentence = scores["verdict"]["sentence"].as_str().unwrap();
     assert!(sentence.contains("with 25.0 % of the labels"), "{sentence}");
     assert!(own.join("parts/share-0.25/fine-tuned/seed-1337/training.json").is_file());
+    assert!(page.contains("test.parquet"), "{page}");
+    scored_again(own, "18 scores of 40 rows");
 
     let again = run(folder, &[]);
     assert!(again.contains("nothing to do"), "{again}");
