@@ -155,6 +155,26 @@ fn one_file_leads_from_samples_to_a_comparison_of_arms() {
     assert_eq!(repeated["verdict"], scores["verdict"]);
 }
 
+/// A training that leaves the range of its numbers names the keys that arms read.
+#[test]
+fn numbers_out_of_range_name_the_keys_of_the_arms() {
+    let project = project();
+    let folder = project.path();
+    let settings = [
+        "finetune.shares=[1.0]",
+        "finetune.seeds=1",
+        "finetune.learning_rate=1e38",
+        "train.non_finite=skip",
+    ];
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    let arguments: Vec<&str> = ["run", "p.toml"].into_iter().chain(settings).collect();
+    let output = firebox(folder, &arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    let said = errors(&output);
+    assert!(said.contains("; lower `finetune.learning_rate`"), "{said}");
+    assert!(said.contains("share-1/") && !said.contains("train.non_finite"), "{said}");
+}
+
 /// Hidden steps and channels change what is learnt, and whoever hides none has the run of before.
 #[test]
 fn steps_and_channels_can_be_hidden() {
