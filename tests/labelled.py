@@ -23,6 +23,11 @@ import firebox_models  # noqa: E402
 LIMIT = 1e-4
 
 
+def log_softmax(scores):
+    scores = scores.astype(np.float64) - scores.max()
+    return scores - np.log(np.exp(scores).sum())
+
+
 def main():
     model, card = firebox_models.load(folder / "model")
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "model.onnx.tokenizer.json"))
@@ -54,6 +59,8 @@ def main():
         assert text[found["evidence_start"] : found["evidence_end"]] == found["evidence"]
         first, last = elsewhere["first"][0], elsewhere["last"][0]
         best = max(((first[a] + last[b], a, b) for b in range(1, len(ids) - 1) for a in range(1, b + 1)))
+        own = np.exp(log_softmax(first)[best[1]] + log_softmax(last)[best[2]])
+        assert abs(found["evidence_probability"] - own) < LIMIT, (found, own)
         places = tokenizer.encode(text).offsets
         assert (found["evidence_start"], found["evidence_end"]) == (places[best[1]][0], places[best[2]][1]), text
     print(f"{len(texts)} texts agree")

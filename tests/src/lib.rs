@@ -85,6 +85,23 @@ pub fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Makes the scores of a run of classifiers or of clusters again from its table of test windows, where there is a Python for
+/// it; in any case the table is there.
+///
+/// # Panics
+///
+/// When it is not there, or other scores come of it.
+pub fn scored_again(run: &Path, expected: &str) {
+    assert!(run.join("test.parquet").is_file(), "{} has no test.parquet", run.display());
+    let Some(python) = python("numpy, polars") else { return };
+    let script = root().join("tests/classified.py");
+    let output = Command::new(python).arg(script).arg(run).output();
+    let output = output.unwrap_or_else(|error| panic!("python does not start: {error}"));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", errors(&output));
+    assert!(said.contains(expected), "{said}");
+}
+
 /// The page of `firebox compare` on a run of a project and a copy of what it reads of that.
 ///
 /// # Panics

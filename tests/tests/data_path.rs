@@ -95,6 +95,11 @@ fn augmenting_online_or_not_at_all_trains_too() {
     let cached = run(folder.path(), "cached", &[]);
     let online = run(folder.path(), "online", &["augment.mode=online"]);
     let none = run(folder.path(), "none", &["augment.mode=none"]);
+    for (run, versions) in [(&cached, 2), (&online, 2), (&none, 0)] {
+        let summary = std::fs::read_to_string(run.join("summary.md")).unwrap();
+        let told = summary.lines().find(|line| line.contains("augmented versions"));
+        assert!(told.is_some_and(|told| told.ends_with(&format!(": {versions}"))), "{summary}");
+    }
     let [cached, online, none] = [cached, online, none].map(|run| losses(&run));
     // The first epoch draws the same versions; the second does not.
     let half = cached.len() / 2;

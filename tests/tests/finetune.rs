@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use firebox_tests::{
-    compared_with_its_copy, errors, firebox, kept_and_computed_again, streamed_and_on_device,
+    compared_with_its_copy, errors, firebox, kept_and_computed_again, scored_again,
+    streamed_and_on_device,
 };
 use serde_json::Value;
 
@@ -121,6 +122,8 @@ fn one_file_leads_from_samples_to_a_comparison_of_arms() {
     let sentence = scores["verdict"]["sentence"].as_str().unwrap();
     assert!(sentence.contains("with 25.0 % of the labels"), "{sentence}");
     assert!(own.join("parts/share-0.25/fine-tuned/seed-1337/training.json").is_file());
+    assert!(page.contains("test.parquet"), "{page}");
+    scored_again(own, "18 scores of 40 rows");
 
     let again = run(folder, &[]);
     assert!(again.contains("nothing to do"), "{again}");
@@ -150,6 +153,26 @@ fn one_file_leads_from_samples_to_a_comparison_of_arms() {
     let repeated = std::fs::read_to_string(own.join("scores.json")).unwrap();
     let repeated: Value = serde_json::from_str(&repeated).unwrap();
     assert_eq!(repeated["verdict"], scores["verdict"]);
+}
+
+/// A training that leaves the range of its numbers names the keys that arms read.
+#[test]
+fn numbers_out_of_range_name_the_keys_of_the_arms() {
+    let project = project();
+    let folder = project.path();
+    let settings = [
+        "finetune.shares=[1.0]",
+        "finetune.seeds=1",
+        "finetune.learning_rate=1e38",
+        "train.non_finite=skip",
+    ];
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    let arguments: Vec<&str> = ["run", "p.toml"].into_iter().chain(settings).collect();
+    let output = firebox(folder, &arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
+    let said = errors(&output);
+    assert!(said.contains("; lower `finetune.learning_rate`"), "{said}");
+    assert!(said.contains("share-1/") && !said.contains("train.non_finite"), "{said}");
 }
 
 /// Hidden steps and channels change what is learnt, and whoever hides none has the run of before.

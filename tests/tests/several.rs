@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use firebox_tests::{
-    compared_with_its_copy, errors, firebox, kept_and_computed_again, losses_below,
+    compared_with_its_copy, errors, firebox, kept_and_computed_again, losses_below, scored_again,
     streamed_and_on_device,
 };
 use serde_json::Value;
@@ -190,6 +190,7 @@ fn models_on_folds_are_trained_once_and_compared_beside_baselines() {
     let folder = project(FOLDS);
     let (place, made) = goes_on(folder.path(), "fold-2/mlp", "fold-1/lstm");
     predictions_are_kept(folder.path(), &place, &made);
+    scored_again(&place, &format!("14 scores of {} rows", made["windows"]));
     let names: Vec<&str> = made["standings"]
         .as_array()
         .unwrap()
@@ -289,6 +290,7 @@ fn an_encoder_learns_from_its_clusters_and_is_judged_by_true_classes() {
     let by_iteration = made["by_iteration"].as_array().unwrap();
     assert!(!by_iteration.is_empty() && by_iteration.len() <= 3, "{by_iteration:?}");
     assert_eq!(made["subjects"].as_array().unwrap().len(), 3);
+    scored_again(&place, &format!("{} scores of 30 rows", 3 + by_iteration.len()));
     let clusters = std::fs::read(place.join("parts/iteration-1/clusters.json")).unwrap();
     let clusters: Value = serde_json::from_slice(&clusters).unwrap();
     assert_eq!(clusters["assigned"].as_array().unwrap().len(), 22);

@@ -114,6 +114,8 @@ fn labels_and_evidence_are_learnt_and_results_reused() {
     assert!(evidence["token_f1"]["value"].as_f64().unwrap() > 0.9, "{evidence}");
     let page = std::fs::read_to_string(path.join("report.html")).unwrap();
     assert!(page.contains("Macro F1") && page.contains("Evidence found exactly"));
+    assert!(evidence["not_judged"].as_u64().unwrap() > 0, "{evidence}");
+    assert!(page.contains("have none and are not judged"), "{page}");
     assert!(path.join("model/tokenizer.json").is_file());
     assert!(compared_with_its_copy(folder, &path).contains(" macro F1</td>"));
     let again = run(folder, &["--set", "evaluate.resamples=300"]);

@@ -11,7 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Confusion, Metric, Metrics};
 
-/// A number with its bootstrap interval.
+/// Blocks of windows below which there is no interval. A choice: a resample of one block is all windows again, and those of
+/// few are so alike that an interval of them would be far too narrow.
+pub(crate) const FEWEST_BLOCKS: usize = 5;
+
+/// A number with its bootstrap interval, whose ends are NaN where there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// On the windows as they are.
@@ -32,6 +36,11 @@ impl Estimate {
         sorted.sort_unstable_by(f64::total_cmp);
         let tail = (1.0 - confidence) / 2.0;
         Self { value, low: quantile(&sorted, tail), high: quantile(&sorted, 1.0 - tail) }
+    }
+
+    /// Whether it has an interval.
+    pub fn has_interval(&self) -> bool {
+        !self.low.is_nan() && !self.high.is_nan()
     }
 
     /// Whether the whole interval lies above zero: the only thing called a win.

@@ -89,9 +89,9 @@ pub use evaluate::{
 pub use features::{Features, Parts, Standardiser};
 pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
 pub use forecast::{
-    ForecastData, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecaster,
-    Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value, mean_r2,
-    seasonal_naive, seasonal_scale, usual_season,
+    BlockOf, ForecastData, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore,
+    Forecaster, Forecasts, Linear, LinearData, evaluate_forecasts, forecast_verdict, last_value,
+    mean_r2, seasonal_naive, seasonal_scale, usual_season,
 };
 pub use k_means::{KMeans, KMeansConfig};
 pub use logistic::{Logistic, Stop};

@@ -39,10 +39,11 @@ impl Decimals {
         }
     }
 
-    /// An estimate with its interval; `–` for none.
+    /// An estimate with its interval, if it has one; `–` for none.
     pub fn interval(self, estimate: &Estimate) -> String {
         let Estimate { value, low, high } = *estimate;
         match value.is_finite() {
+            true if !estimate.has_interval() => self.show(value),
             true => format!("{} ({} to {})", self.show(value), self.show(low), self.show(high)),
             false => "–".to_owned(),
         }
@@ -221,6 +222,8 @@ mod tests {
         assert_eq!(Decimals::of([]).show(0.0), "0.000");
         let estimate = Estimate { value: 2e-4, low: 1e-4, high: 3.5e-4 };
         assert_eq!(Decimals::of([2e-4]).interval(&estimate), "0.000200 (0.000100 to 0.000350)");
+        let alone = Estimate { low: f64::NAN, high: f64::NAN, ..estimate };
+        assert_eq!(Decimals::of([2e-4]).interval(&alone), "0.000200");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use firebox_core::Stream;
 use firebox_eval::{
-    Estimate, ForecastData, ForecastEvaluation, ForecastOutput, ForecastScore, Forecaster,
+    BlockOf, Estimate, ForecastData, ForecastEvaluation, ForecastOutput, ForecastScore, Forecaster,
     Forecasts, Linear, LinearData, Outcome, Resampling, evaluate_forecasts, forecast_verdict,
     mean_r2,
 };
@@ -157,17 +157,77 @@ fn a_gain_counts_only_where_its_interval_lies_above_zero() {
     insta::assert_snapshot!(worse.sentence, @"The model does not beat every baseline: the last value is better; its mean absolute error of `load` 1 step ahead is 1.50.");
     let few = forecast_verdict(&measured(&[half], &naive, 40));
     assert_eq!(few.outcome, Outcome::TooFewWindows);
-    insta::assert_snapshot!(few.sentence, @"Nothing is claimed: 600 test windows that overlap in blocks of 40 are as good as 15 independent ones, and 20 are needed; its mean absolute error of `load` 1 step ahead is 0.389.");
+    insta::assert_snapshot!(few.sentence, @"Nothing is claimed: 600 test windows in blocks of 40 are as good as 15 independent ones, and 20 are needed; its mean absolute error of `load` 1 step ahead is 0.389.");
 }
 
 #[test]
 fn a_baseline_that_is_better_is_told_of_in_few_windows_too() {
     let said = forecast_verdict(&measured(&[noise(4, 600, 2.0)], &noise(3, 600, 1.0), 40));
     assert_eq!(said.outcome, Outcome::DoesNotBeat);
-    insta::assert_snapshot!(said.sentence, @"The model does not beat every baseline: the last value is better; its mean absolute error of `load` 1 step ahead is 1.50; 600 test windows that overlap in blocks of 40 are as good as 15 independent ones, and 20 are needed for a claim that it is better.");
+    insta::assert_snapshot!(said.sentence, @"The model does not beat every baseline: the last value is better; its mean absolute error of `load` 1 step ahead is 1.50; 600 test windows in blocks of 40 are as good as 15 independent ones, and 20 are needed for a claim that it is better.");
     // One independent window is no plural.
     let one = forecast_verdict(&measured(&[noise(4, 600, 1.0)], &noise(4, 600, 1.0), 400));
     assert!(one.sentence.contains("as good as 1 independent one, and 20"), "{}", one.sentence);
+}
+
+#[test]
+fn few_blocks_have_no_intervals_and_nothing_is_claimed_of_them() {
+    // One block is all windows again, in every resample: an interval of no width would claim anything.
+    for block in [600, 150, 121] {
+        let worse = measured(&[noise(4, 600, 2.0)], &noise(3, 600, 1.0), block);
+        assert!(!worse.has_intervals(), "{block}");
+        let all = worse.scores.iter().flat_map(|of| [of.mae, of.rmse, of.r2, of.mase]);
+        let mut all = all.chain(worse.gains.iter().map(|of| of.gain));
+        assert!(all.all(|of| of.value.is_finite() && !of.has_interval()), "{block}");
+        assert_eq!(forecast_verdict(&worse).outcome, Outcome::TooFewWindows, "{block}");
+    }
+    let enough = measured(&[noise(4, 600, 2.0)], &noise(3, 600, 1.0), 120);
+    assert!(enough.has_intervals() && enough.gains.iter().all(|of| of.gain.has_interval()));
+    assert_eq!(enough.no_intervals(), None);
+    assert_eq!(forecast_verdict(&enough).outcome, Outcome::DoesNotBeat);
+}
+
+#[test]
+fn blocks_are_told_by_what_they_are() {
+    let check = |block: usize, block_of: BlockOf, expected: &str| {
+        let errors = noise(4, 600, 1.0);
+        let found = ForecastEvaluation {
+            block_of,
+            ..measured(std::slice::from_ref(&errors), &errors, block)
+        };
+        assert_eq!(found.worth(), expected);
+        // A run's figures are read back.
+        let read: ForecastEvaluation =
+            serde_json::from_str(&serde_json::to_string(&found).unwrap()).unwrap();
+        assert_eq!((read.block_of, read.worth()), (block_of, found.worth()));
+    };
+    let season = BlockOf::Season(1440);
+    check(1, BlockOf::Overlap, "there are 600 test windows");
+    check(
+        40,
+        BlockOf::Setting,
+        "600 test windows in blocks of 40 are as good as 15 independent ones",
+    );
+    check(
+        40,
+        BlockOf::Overlap,
+        "600 test windows that overlap in blocks of 40 are as good as 15 independent ones",
+    );
+    check(
+        240,
+        season,
+        "600 test windows in blocks of 240, a season of 1,440 steps each, are as good as 2 independent ones",
+    );
+    check(
+        720,
+        season,
+        "600 test windows within a season of 1,440 steps are as good as 1 independent one",
+    );
+    check(
+        600,
+        BlockOf::Overlap,
+        "600 test windows that all overlap are as good as 1 independent one",
+    );
 }
 
 #[test]

@@ -129,6 +129,20 @@ impl ModelCard {
         entries.into_iter().map(|(name, text)| (format!("firebox.{name}"), text)).collect()
     }
 
+    /// The card of a file that holds the encoder alone: without what only a head says, and with scores that are called
+    /// those of the whole model.
+    pub fn without_head(&self) -> Self {
+        let mut card = Self { classes: vec![], forecast: None, ..self.clone() };
+        if let Some(texts) = &mut card.texts {
+            texts.thresholds.clear();
+        }
+        if self.task != Task::Pretraining && !self.scores.is_empty() {
+            let whole = "Of the model with its head, which is not in this file.";
+            card.scores_of = format!("{whole} {}", self.scores_of).trim_end().to_owned();
+        }
+        card
+    }
+
     /// The card for people, in Markdown. `files` says what lies beside it and how it is used.
     pub fn markdown(&self, files: &str) -> String {
         let list = |names: &mut dyn Iterator<Item = &str>| {
@@ -142,10 +156,12 @@ impl ModelCard {
         let classes = list(&mut self.classes.iter().map(String::as_str));
         if let Some(TextInput { longest, thresholds, .. }) = &self.texts {
             rows.push(("Texts", format!("up to {longest} tokens, by `{TOKENIZER}`")));
-            rows.push(("Labels, in the order of the logits", classes));
-            let thresholds: Vec<String> = thresholds.iter().map(f32::to_string).collect();
-            let meaning = "Probabilities from which on they hold";
-            rows.push((meaning, thresholds.join(", ")));
+            if !self.classes.is_empty() {
+                rows.push(("Labels, in the order of the logits", classes));
+                let thresholds: Vec<String> = thresholds.iter().map(f32::to_string).collect();
+                let meaning = "Probabilities from which on they hold";
+                rows.push((meaning, thresholds.join(", ")));
+            }
         } else {
             let seen = self.normaliser.channels().iter().map(|channel| channel.name.as_str());
             let seen = list(&mut { seen });

@@ -68,6 +68,16 @@ pub enum PipelineError {
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
+    /// A training whose settings have keys of their own left the range of its numbers.
+    #[error("{training}: {what}; {way_out}")]
+    NotFinite {
+        /// Name of the training, which is also its folder below `parts/`.
+        training: String,
+        /// The step, its loss and its gradient.
+        what: String,
+        /// Which keys act there.
+        way_out: String,
+    },
     /// Weights that an encoder was to begin with.
     #[error(transparent)]
     Encoder(Box<firebox_train::LoadEncoder>),
@@ -210,7 +220,11 @@ impl PipelineError {
                     | RemoteError::Encoded { .. }
                     | RemoteError::NoCopy { .. }
             ),
-            Self::Io { .. } | Self::InUse(_) | Self::Interrupted | Self::Leak { .. } => false,
+            Self::Io { .. }
+            | Self::InUse(_)
+            | Self::Interrupted
+            | Self::Leak { .. }
+            | Self::NotFinite { .. } => false,
         }
     }
 }

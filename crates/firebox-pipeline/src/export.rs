@@ -1,11 +1,13 @@
 //! `firebox export`: the trained model of a run as files for other programs.
 
 mod how;
+mod texts;
 
 use std::path::{Path, PathBuf};
 
 use firebox_export::{
-    CARD, PYTORCH, Part, SavedModel, TOKENIZER, Task, WEIGHTS, write_together, write_whole,
+    CARD, ModelCard, PYTORCH, Part, SavedModel, TOKENIZER, Task, WEIGHTS, write_together,
+    write_whole,
 };
 
 use crate::apply::replaceable;
@@ -136,7 +138,7 @@ fn file(
         Some(part) => how::of_graph(&name, model, part)?,
         None => how::of_weights(&name, &model.card),
     };
-    let text = model.card.markdown(&how);
+    let text = shown(&model.card, written.graph).markdown(&how);
     let mut files: Vec<(PathBuf, &[u8])> = vec![];
     if let Some(tokenizer) = &model.tokenizer {
         let beside = output.with_file_name(tokenizer_of(&name));
@@ -147,6 +149,14 @@ fn file(
     files.push((output.clone(), written.content.as_slice()));
     write_together(&files)?;
     Ok(Exported { output, card, usage })
+}
+
+/// The card of a file: that of the model, or of its encoder alone.
+fn shown(card: &ModelCard, graph: Option<Part>) -> ModelCard {
+    match graph {
+        Some(Part::Encoder) => card.without_head(),
+        Some(Part::Head) | None => card.clone(),
+    }
 }
 
 /// Name of the tokenizer beside a file.

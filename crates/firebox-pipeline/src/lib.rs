@@ -89,6 +89,7 @@ mod shared;
 mod stages;
 mod step;
 mod sub;
+mod test_table;
 mod text;
 mod ucr;
 mod unread;

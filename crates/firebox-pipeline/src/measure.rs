@@ -14,6 +14,7 @@ use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 
 use crate::PipelineConfig;
 use crate::error::PipelineError;
+use crate::feed::effective;
 use crate::score::{Judge, Score};
 use crate::stages::{Run, Windows, written};
 use crate::zoo::Pretrainable;
@@ -75,7 +76,7 @@ impl Measured {
         report.data = data_tables(windows);
         report.facts = vec![
             Fact::new("training windows", windows.parts.train.len().to_string()),
-            Fact::new("augmented versions", run.config.augment.versions.to_string()),
+            Fact::new("augmented versions", effective(&run.config.augment).versions.to_string()),
         ];
         report
     }

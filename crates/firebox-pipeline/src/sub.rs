@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener, count};
 use firebox_monitor::SettingKeys;
-use firebox_train::{Data, Objective, TrainConfig, Trained};
+use firebox_train::{Data, Objective, TrainConfig, TrainError, Trained};
 
 use crate::chain::Work;
 use crate::error::PipelineError;
@@ -121,12 +121,54 @@ impl Run<'_> {
             listener: &Within { listener: self.listener, name: sub.name },
         };
         let train = || firebox_train::train(model, objective, data, config, &run);
-        let trained = self.device.run(train)?;
+        let trained = self.device.run(train).map_err(|error| by_own_keys(error, sub))?;
         let Sub { batch_size, keys, .. } = *sub;
         let part = Part { name: sub.name.to_owned(), batch_size, keys, config: config.clone() };
         work.parts.lock().unwrap_or_else(PoisonError::into_inner).push(part);
         Ok(trained)
     }
+}
+
+/// What a training says of numbers that left their range: of one whose settings have keys of their own, only these act
+/// there.
+fn by_own_keys(error: TrainError, sub: &Sub<'_>) -> PipelineError {
+    let SettingKeys { rate, clips, .. } = sub.keys;
+    if rate.starts_with("train.") {
+        return error.into();
+    }
+    let (what, scale, may_go_on) = match error {
+        TrainError::NonFinite { step, epoch, loss, norm, scale } => {
+            let what = format!(
+                "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}"
+            );
+            (what, scale, clips)
+        }
+        TrainError::NoWayBack { step, epoch, loss, norm, scale } => {
+            let what = format!(
+                "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}, and no checkpoint is there to go back to"
+            );
+            (what, scale, false)
+        }
+        TrainError::NonFiniteLimit { count, step, scale } => {
+            let what = format!(
+                "{count} steps in a row up to step {step} were not finite, the limit of `train.non_finite_limit`"
+            );
+            (what, scale, false)
+        }
+        other => return other.into(),
+    };
+    let scale = scale.map_or_else(String::new, |scale| {
+        format!(
+            "`train.loss_scale.static` is {scale}: lower it, or use `train.loss_scale.dynamic` in its place; if that does not help, "
+        )
+    });
+    let clip = if clips { " or `train.clip`" } else { "" };
+    let go_on = match may_go_on {
+        true => ", or set `train.non_finite` to `skip` or `rollback`",
+        false => "",
+    };
+    let way_out = format!("{scale}lower `{rate}`{clip}{go_on}");
+    PipelineError::NotFinite { training: sub.name.to_owned(), what, way_out }
 }
 
 /// Keeps the curves of one training out of the log of a run of many.
@@ -145,5 +187,42 @@ impl Listener for Within<'_> {
             Event::Progress { .. } | Event::Asked { .. } => self.listener.on(event),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finetune::FinetuneConfig;
+
+    #[test]
+    fn numbers_that_left_their_range_are_told_with_the_keys_that_act_there() {
+        let key = Key::builder("test", 1).finish();
+        let said = |name: &str, keys: SettingKeys, error: TrainError| {
+            let sub = Sub { name, key, seed: 0, batch_size: 1, keys };
+            by_own_keys(error, &sub).to_string()
+        };
+        let lost = |scale| {
+            let (loss, norm) = (f64::NAN, f64::NAN);
+            TrainError::NonFinite { step: 3, epoch: 1, loss, norm, scale }
+        };
+        let limit = || TrainError::NonFiniteLimit { count: 10, step: 12, scale: None };
+        let arm = FinetuneConfig::keys();
+        assert_eq!(
+            said("share-1/fine-tuned/seed-7", arm, lost(None)),
+            "share-1/fine-tuned/seed-7: step 3 (epoch 1) has the loss NaN and the gradient norm NaN; lower `finetune.learning_rate`"
+        );
+        let scaled = said("a", arm, lost(Some(8.0)));
+        assert!(scaled.contains("`train.loss_scale.static` is 8: lower it"), "{scaled}");
+        let lstm =
+            SettingKeys { rate: "multitimeframe.lstm.learning_rate", ..SettingKeys::default() };
+        let of_fold = said("fold-1/lstm", lstm, lost(None));
+        let expected = "lower `multitimeframe.lstm.learning_rate` or `train.clip`, or set `train.non_finite` to `skip` or `rollback`";
+        assert!(of_fold.ends_with(expected), "{of_fold}");
+        let of_fold = said("fold-1/lstm", lstm, limit());
+        assert!(of_fold.ends_with("; lower `multitimeframe.lstm.learning_rate` or `train.clip`"));
+        // What reads the run's own tables says what it says.
+        let own = said("seed-8", SettingKeys::default(), lost(None));
+        assert_eq!(own, lost(None).to_string());
     }
 }

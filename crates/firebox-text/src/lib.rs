@@ -47,8 +47,8 @@ pub use folder::{Loaded, read_encoder, read_tokenizer};
 pub use prepare::{TokenisedText, tokenise, unknown_tokens};
 pub use sample::TextSampleConfig;
 pub use scores::{
-    LabelScore, LabelScores, SpanScores, best_span, choose_thresholds, label_scores, span_score,
-    span_scores,
+    LabelScore, LabelScores, SpanScores, best_span, choose_thresholds, label_scores,
+    span_probability, span_score, span_scores,
 };
 pub use split::{TextParts, as_compared, split_texts};
 pub use tokenizer::{Token, Tokenizer, WordPieceTraining};

@@ -140,6 +140,20 @@ pub fn best_span(first: &[f32], last: &[f32], allowed: Range<usize>) -> Option<[
     best.map(|(_, span)| span)
 }
 
+/// The probability that a model gives to evidence, if the text has some: that its first token is the first, times that its
+/// last is the last, each among all tokens of the text, as its loss has it.
+///
+/// # Shapes
+/// - first, last: scores of each token, those around the text among them, and none of padding
+pub fn span_probability(first: &[f32], last: &[f32], [start, end]: [usize; 2]) -> f32 {
+    let share = |scores: &[f32], place: usize| {
+        let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weight = |score: f32| f64::from(score - most).exp();
+        weight(scores[place]) / scores.iter().map(|score| weight(*score)).sum::<f64>()
+    };
+    (share(first, start) * share(last, end)) as f32
+}
+
 /// How well evidence was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SpanScores {
@@ -206,6 +220,11 @@ mod tests {
         assert_eq!(best_span(&first, &last, 1..4), Some([2, 3]));
         assert_eq!(best_span(&first, &last, 0..5), Some([0, 4]));
         assert_eq!(best_span(&first, &last, 2..2), None);
+        // softmax([0, 1, 2])[1] · softmax([3, 0, 1])[2] by SciPy.
+        let found = span_probability(&[0.0, 1.0, 2.0], &[3.0, 0.0, 1.0], [1, 2]);
+        assert!((found - 0.027_946_82).abs() < 1e-6, "{found}");
+        let sure = span_probability(&[900.0, 0.0], &[0.0, -900.0], [0, 0]);
+        assert_eq!((sure, span_probability(&[7.0], &[-7.0], [0, 0])), (1.0, 1.0));
         assert_eq!(span_score([2, 5], Some([4, 7])), (false, 0.5));
         assert_eq!(span_score([2, 2], Some([2, 2])), (true, 1.0));
         assert_eq!(span_score([2, 2], Some([3, 9])), (false, 0.0));

@@ -156,12 +156,12 @@ pub fn load_matching<M: Module>(
     path: &Path,
 ) -> Result<MatchReport, LoadEncoder> {
     let compared = PREFIXES.map(|prefix| compare(model, part, weights, prefix));
-    // Of equal ones the first.
-    let best =
-        compared.into_iter().reduce(|best, next| match next.0.numbers[0] > best.0.numbers[0] {
-            true => next,
-            false => best,
-        });
+    // Where no shape fits, the names do under one beginning. Of equal ones the first.
+    let fit = |report: &MatchReport| (report.numbers[0], report.shapes.len());
+    let best = compared.into_iter().reduce(|best, next| match fit(&next.0) > fit(&best.0) {
+        true => next,
+        false => best,
+    });
     let (report, found) = best.unwrap_or_default();
     if report.numbers[0] == 0 || report.ratio() < least {
         let (path, report) = (path.to_owned(), Box::new(report));
@@ -301,6 +301,14 @@ mod tests {
         let message = error.unwrap_err().to_string();
         assert!(message.contains("0 of 18 parameters match"), "{message}");
         assert!(message.contains("has shape [16] where the model has [20]"), "{message}");
+        // Whatever their names begin with, the shapes are what differs.
+        let renamed = weights().into_iter();
+        let renamed = renamed.map(|w| Parameter { name: format!("encoder.{}", w.name), ..w });
+        let renamed: Vec<Parameter> = renamed.collect();
+        let error = load_matching(&mut wider, "encoder.", &renamed, 0.5, Path::new("w"));
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains("has shape [16] where the model has [20]"), "{message}");
+        assert!(!message.contains("missing"), "{message}");
         let error = load_matching(&mut wider, "encoder.", &[], 0.0, Path::new("w"));
         assert!(error.is_err(), "nothing at all is never enough");
     }

@@ -26,7 +26,9 @@ The file has one row for each window: series, start and end (the times of its fi
 step), then its class and the probability of every class, or the forecast of every target and
 horizon in the target's own units (TARGET+STEPS), in the order of files, series and time. Of a
 text it has the file and the row, every label with its probability, and the evidence with its
-place in characters; empty texts have no row, and are told.
+place in characters and its probability: the model names evidence in each text, also in one that
+has none, and evidence_probability says how sure it is of these very tokens, as if there were
+some. Empty texts have no row, and are told.
 
 Examples:
   firebox predict finetune-91d40c2a bars.parquet --output classes.parquet

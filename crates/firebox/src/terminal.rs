@@ -3,7 +3,7 @@
 //! Everything here goes to standard error; the result goes to standard output.
 
 use std::fmt::Write;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -182,7 +182,12 @@ impl Terminal {
 
 /// Writing to a closed terminal must not end the run.
 pub(crate) fn write_line(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    write_at_once(&mut std::io::stderr(), text);
+}
+
+/// Text and end of the line in one write: workers share what they write to, and standard error is not buffered.
+fn write_at_once(out: &mut impl std::io::Write, text: &str) {
+    let _ = out.write_all(format!("{text}\n").as_bytes());
 }
 
 /// How much is done in a second, with three digits.
@@ -227,6 +232,23 @@ mod tests {
         let texts = [0.004, 0.5, 12.3, 99.4, 150.0].map(duration);
         assert_eq!([1.234, 18.2723, 456.7].map(rate), ["1.23/s", "18.3/s", "457/s"]);
         assert_eq!(texts, ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min"]);
+    }
+
+    #[test]
+    fn a_line_is_written_at_once() {
+        struct Writes(Vec<Vec<u8>>);
+        impl std::io::Write for Writes {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.push(bytes.to_vec());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut writes = Writes(vec![]);
+        write_at_once(&mut writes, "trial 3 begins\n  with x = 1");
+        assert_eq!(writes.0, [b"trial 3 begins\n  with x = 1\n".to_vec()]);
     }
 
     #[test]

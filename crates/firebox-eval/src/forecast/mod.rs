@@ -17,7 +17,8 @@ pub use linear::{Linear, LinearData};
 pub use scores::{ForecastData, evaluate_forecasts, mean_r2};
 pub use verdict::forecast_verdict;
 
-use crate::text::{count, list};
+use crate::bootstrap::FEWEST_BLOCKS;
+use crate::text::{count, grouped, list};
 use crate::{Estimate, TestScore};
 
 /// What forecasts.
@@ -100,6 +101,19 @@ pub struct ForecastGain {
     pub gain: Estimate,
 }
 
+/// Why consecutive windows are drawn together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BlockOf {
+    /// It was asked for.
+    #[default]
+    Setting,
+    /// They share a step of a window or of a target.
+    Overlap,
+    /// They lie within a season of so many steps, over which errors hang together.
+    Season(usize),
+}
+
 /// What was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForecastEvaluation {
@@ -109,6 +123,9 @@ pub struct ForecastEvaluation {
     pub windows: usize,
     /// Consecutive windows that are drawn together.
     pub block: usize,
+    /// Why so many.
+    #[serde(default)]
+    pub block_of: BlockOf,
     /// Share of the resamples within an interval.
     pub confidence: f64,
     /// Scores of every forecaster, the model first, each at every output and then over all.
@@ -118,6 +135,45 @@ pub struct ForecastEvaluation {
 }
 
 impl ForecastEvaluation {
+    /// How many independent windows the test windows are as good as: their blocks.
+    pub fn independent(&self) -> usize {
+        self.windows / self.block.max(1)
+    }
+
+    /// Whether there are blocks enough for intervals. Without them nothing is claimed.
+    pub fn has_intervals(&self) -> bool {
+        self.independent() >= FEWEST_BLOCKS
+    }
+
+    /// `600 test windows in blocks of 40, a season of 24 steps each, are as good as 15 independent ones`.
+    pub fn worth(&self) -> String {
+        let (windows, block) = (count(self.windows, "test window"), grouped(self.block as f64));
+        let season = |steps| format!("a season of {}", count(steps, "step"));
+        let together = match (self.block_of, self.block == self.windows) {
+            _ if self.block <= 1 => {
+                return match self.windows {
+                    1 => format!("there is {windows}"),
+                    _ => format!("there are {windows}"),
+                };
+            }
+            (BlockOf::Setting, _) => format!("in blocks of {block}"),
+            (BlockOf::Overlap, false) => format!("that overlap in blocks of {block}"),
+            (BlockOf::Overlap, true) => "that all overlap".to_owned(),
+            (BlockOf::Season(steps), false) => {
+                format!("in blocks of {block}, {} each,", season(steps))
+            }
+            (BlockOf::Season(steps), true) => format!("within {}", season(steps)),
+        };
+        let independent = count(self.independent(), "independent one");
+        format!("{windows} {together} are as good as {independent}")
+    }
+
+    /// Why there are no intervals, where there are none.
+    pub fn no_intervals(&self) -> Option<String> {
+        let why = || format!("{}, and an interval takes at least {FEWEST_BLOCKS}", self.worth());
+        (!self.has_intervals()).then(why)
+    }
+
     /// The scores of a forecaster at an output, or over all of them.
     pub fn score(&self, forecaster: Forecaster, output: Option<usize>) -> Option<&ForecastScore> {
         let same =

@@ -1,6 +1,7 @@
 //! Errors of forecasts with their intervals, and the model beside its baselines.
 
-use super::{ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecasts};
+use super::{BlockOf, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecasts};
+use crate::bootstrap::FEWEST_BLOCKS;
 use crate::{Estimate, EvalError, Resampling};
 
 /// Sums kept of each window and output of a run: absolute, squared and scaled absolute error.
@@ -26,7 +27,7 @@ pub struct ForecastData<'a> {
 }
 
 /// Measures all forecasters on the same windows and the same resamples of them. The first one is the
-/// model, the others are what it is compared with.
+/// model, the others are what it is compared with. Of too few blocks there are no intervals.
 ///
 /// # Errors
 /// When there is no window, or a forecast of the model is not finite.
@@ -55,15 +56,18 @@ pub fn evaluate_forecasts(
     let sums = Sums::new(data, forecasts);
     let all: Vec<_> = std::iter::once((0, windows)).collect();
     let values = sums.metrics(&all, |_, runs| (0..runs).collect());
-    let resampled = resampling.map_blocks(windows, |blocks, stream| {
-        sums.metrics(blocks, |place, runs| match runs {
-            1 => vec![0],
-            _ => {
-                let mut draws = stream.substream(place as u64).draws();
-                (0..runs).map(|_| draws.below(runs as u64) as usize).collect()
-            }
-        })
-    });
+    let block = resampling.block.clamp(1, windows);
+    let resamples = if windows / block < FEWEST_BLOCKS { 0 } else { resampling.resamples };
+    let resampled =
+        Resampling { resamples, ..*resampling }.map_blocks(windows, |blocks, stream| {
+            sums.metrics(blocks, |place, runs| match runs {
+                1 => vec![0],
+                _ => {
+                    let mut draws = stream.substream(place as u64).draws();
+                    (0..runs).map(|_| draws.below(runs as u64) as usize).collect()
+                }
+            })
+        });
     let estimate = |of: &dyn Fn(&[Metrics]) -> f64| {
         let resampled: Vec<f64> = resampled.iter().map(|metrics| of(metrics)).collect();
         Estimate::from_resamples(of(&values), &resampled, resampling.confidence)
@@ -72,7 +76,8 @@ pub fn evaluate_forecasts(
     let mut evaluation = ForecastEvaluation {
         outputs: data.outputs.to_vec(),
         windows,
-        block: resampling.block.clamp(1, windows),
+        block,
+        block_of: BlockOf::default(),
         confidence: resampling.confidence,
         scores: vec![],
         gains: vec![],

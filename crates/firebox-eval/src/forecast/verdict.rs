@@ -9,18 +9,11 @@ use crate::{Estimate, Outcome, Verdict};
 
 /// The verdict on forecasts.
 pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
-    let independent = evaluation.windows / evaluation.block.max(1);
     let reach = reach(evaluation);
-    let few = (independent < FEWEST_WINDOWS).then(|| {
-        format!(
-            "{} that overlap in blocks of {} are as good as {}, and {FEWEST_WINDOWS} are needed",
-            count(evaluation.windows, "test window"),
-            evaluation.block,
-            count(independent, "independent one")
-        )
-    });
+    let few = (evaluation.independent() < FEWEST_WINDOWS)
+        .then(|| format!("{}, and {FEWEST_WINDOWS} are needed", evaluation.worth()));
     let (worse, open) = (worse(evaluation), unclear(evaluation));
-    // A baseline that is better is told of however few there are.
+    // A baseline that is better is told of however few there are, if they are enough for intervals.
     if let Some(few) = few.as_ref().filter(|_| worse.is_empty()) {
         let sentence = format!("Nothing is claimed: {few}; {reach}.");
         return Verdict { outcome: Outcome::TooFewWindows, sentence };

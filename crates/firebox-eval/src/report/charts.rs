@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plot::{Bucket, Scale, buckets, coordinate, escape, fitted, path, range, text_width};
+use super::tables::with_interval;
 use crate::Estimate;
 use crate::text::{grouped, significant};
 
@@ -233,8 +234,7 @@ pub(super) fn interval_chart(
         let middle = 4.0 + ROW * (place as f64 + 0.5);
         let Estimate { value, low, high } = row.estimate;
         let class = if row.own { "own" } else { "other" };
-        let title =
-            format!("{}: {} ({} to {})", row.label, format(value), format(low), format(high));
+        let title = format!("{}: {}", row.label, with_interval(row.estimate, format));
         let _ = write!(
             body,
             r#"<g class="{class}"><title>{}</title><text class="label" x="{}" y="{}" text-anchor="end">{}</text>"#,
@@ -253,13 +253,15 @@ pub(super) fn interval_chart(
                 coordinate((end - start).abs().max(0.5))
             );
         }
-        let _ = write!(
-            body,
-            r#"<path class="whisker" d="M{0} {middle}H{1}M{0} {2}v8M{1} {2}v8"/>"#,
-            coordinate(x.at(low)),
-            coordinate(x.at(high)),
-            middle - 4.0
-        );
+        if row.estimate.has_interval() {
+            let _ = write!(
+                body,
+                r#"<path class="whisker" d="M{0} {middle}H{1}M{0} {2}v8M{1} {2}v8"/>"#,
+                coordinate(x.at(low)),
+                coordinate(x.at(high)),
+                middle - 4.0
+            );
+        }
         if !from_zero {
             let _ =
                 write!(body, r#"<circle cx="{}" cy="{middle}" r="4.5"/>"#, coordinate(x.at(value)));
@@ -302,6 +304,17 @@ pub(super) fn nothing(title: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_without_an_interval_has_no_whisker() {
+        for from_zero in [true, false] {
+            let estimate = Estimate { value: 0.5, low: f64::NAN, high: f64::NAN };
+            let row = IntervalRow { label: "model".to_owned(), estimate, own: true };
+            let chart = interval_chart("Error", &[row], from_zero, significant);
+            assert!(chart.contains("<title>model: 0.500</title>"), "{chart}");
+            assert!(!chart.contains("whisker") && !chart.contains("NaN"), "{chart}");
+        }
+    }
 
     #[test]
     fn a_long_label_loses_its_middle_and_is_whole_below_the_pointer() {

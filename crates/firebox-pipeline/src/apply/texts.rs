@@ -12,7 +12,9 @@ use firebox_data::{TableColumn, TableWriter, read_plain_texts};
 use firebox_export::{Model, SavedModel, TextInput};
 use firebox_kernels::KeptWeights;
 use firebox_models::TextScores;
-use firebox_text::{TextError, TokenisedText, Tokenizer, best_span, tokenise, unknown_tokens};
+use firebox_text::{
+    TextError, TokenisedText, Tokenizer, best_span, span_probability, tokenise, unknown_tokens,
+};
 use rayon::prelude::*;
 
 use super::run::Columns;
@@ -33,7 +35,7 @@ const TABLES: [&str; 10] =
 /// Columns that tell a text.
 const PLACE: [&str; 2] = ["file", "row"];
 /// Columns of where labels hold.
-const EVIDENCE: [&str; 3] = ["evidence_start", "evidence_end", "evidence"];
+const EVIDENCE: [&str; 4] = ["evidence_start", "evidence_end", "evidence", "evidence_probability"];
 
 fn probability_of(label: &str) -> String {
     format!("probability_{label}")
@@ -146,8 +148,16 @@ struct Work<'a> {
 struct Answers {
     /// `[text, width]`: vectors, or probabilities of the labels.
     numbers: Vec<f32>,
-    /// First and last token of the evidence, of a model that looks for it.
-    spans: Option<Vec<Option<[usize; 2]>>>,
+    /// The likeliest evidence, of a model that looks for it.
+    spans: Option<Vec<Option<Likeliest>>>,
+}
+
+/// What a model names as evidence. It does so in each text: that a text has none is not learnt.
+#[derive(Clone, Copy)]
+struct Likeliest {
+    /// First and last token.
+    span: [usize; 2],
+    probability: f32,
 }
 
 /// Texts of a file that have tokens.
@@ -313,7 +323,7 @@ impl Work<'_> {
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|text| texts[*text].tokens.len());
         let mut rows: Vec<Vec<f32>> = vec![vec![]; texts.len()];
-        let mut spans: Vec<Option<[usize; 2]>> = vec![None; texts.len()];
+        let mut spans: Vec<Option<Likeliest>> = vec![None; texts.len()];
         let (mut done, mut found) = (0, false);
         let weights = KeptWeights::new();
         for batch in order.chunks(self.request.batch) {
@@ -350,14 +360,19 @@ impl Work<'_> {
         batch: &[usize],
         lengths: &[usize],
         span: [Tensor<2>; 2],
-        spans: &mut [Option<[usize; 2]>],
+        spans: &mut [Option<Likeliest>],
     ) {
         let [_, time] = span[0].dims();
         let [first, last] = span.map(read);
         let [before, after] = self.tokenizer.around();
         for (row, (text, length)) in batch.iter().zip(lengths).enumerate() {
-            let of = |scores: &[f32]| scores[row * time..][..time].to_vec();
-            spans[*text] = best_span(&of(&first), &of(&last), before..length - after);
+            let of = |scores: &[f32]| scores[row * time..][..*length].to_vec();
+            let (first, last) = (of(&first), of(&last));
+            let span = best_span(&first, &last, before..length - after);
+            spans[*text] = span.map(|span| {
+                let probability = span_probability(&first, &last, span);
+                Likeliest { span, probability }
+            });
         }
     }
 
@@ -404,12 +419,15 @@ impl Work<'_> {
     }
 }
 
-/// The evidence, as characters from its first to the one after its last, and as it stands in the text.
-fn evidence(texts: &[&str], tokens: &[TokenisedText], spans: &[Option<[usize; 2]>]) -> Columns {
+/// The evidence, as characters from its first to the one after its last, as it stands in the text, and how probable it is.
+fn evidence(texts: &[&str], tokens: &[TokenisedText], spans: &[Option<Likeliest>]) -> Columns {
     let (mut from, mut to, mut said) = (vec![], vec![], vec![]);
+    let probabilities = spans.iter().map(|span| span.map_or(0.0, |found| found.probability));
+    let probabilities = probabilities.collect();
     for ((text, tokens), span) in texts.iter().zip(tokens).zip(spans) {
-        let bytes =
-            span.map_or([0, 0], |[first, last]| [tokens.places[first][0], tokens.places[last][1]]);
+        let bytes = span.map_or([0, 0], |Likeliest { span: [first, last], .. }| {
+            [tokens.places[first][0], tokens.places[last][1]]
+        });
         let counted = bytes.map(|byte| text.get(..byte).map_or(0, |part| part.chars().count()));
         from.push(counted[0] as i64);
         to.push(counted[1] as i64);
@@ -419,6 +437,7 @@ fn evidence(texts: &[&str], tokens: &[TokenisedText], spans: &[Option<[usize; 2]
         (EVIDENCE[0].to_owned(), TableColumn::Whole(from)),
         (EVIDENCE[1].to_owned(), TableColumn::Whole(to)),
         (EVIDENCE[2].to_owned(), TableColumn::Text(said)),
+        (EVIDENCE[3].to_owned(), TableColumn::Number(probabilities)),
     ]
 }
 

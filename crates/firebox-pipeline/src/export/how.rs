@@ -4,10 +4,10 @@
 use std::fmt::Write;
 
 use firebox_core::{Calendar, ForecastScaler};
-use firebox_export::{ExportError, ModelCard, Part, Port, SavedModel, TOKENIZER, Task};
+use firebox_export::{ExportError, ModelCard, Part, Port, SavedModel, Task};
 use serde_json::Value;
 
-use super::tokenizer_of;
+use super::{shown, texts};
 
 const SCALED: &str = "Outputs and static features are scaled: `firebox_models.py` of `firebox export --format torch` has \
     `statics`, which makes the one, and `restore`, which brings the other to the units of the data.";
@@ -16,16 +16,13 @@ const WINDOWS: &str =
 
 /// Of a graph.
 pub(super) fn of_graph(name: &str, model: &SavedModel, part: Part) -> Result<String, ExportError> {
-    let card = &model.card;
-    if let Some(texts) = &card.texts {
-        return Ok(of_graph_of_texts(name, texts.longest));
+    let card = &shown(&model.card, Some(part));
+    if card.texts.is_some() {
+        return texts::of_graph(name, model, card, part);
     }
     let [inputs, outputs] = model.ports(part)?;
     let mut text = format!("`{name}` is an ONNX graph of standard operators. {}", lead(card));
-    text += "\n\n| input | type | shape | meaning |\n|---|---|---|---|\n";
-    text += &rows(&inputs);
-    text += "\n| output | type | shape | meaning |\n|---|---|---|---|\n";
-    text += &rows(&outputs);
+    text += &tables([&inputs, &outputs], meaning);
     let statics = card.forecast.as_ref().filter(|_| inputs.iter().any(|one| one.name == "statics"));
     if let Some(forecast) = statics {
         text += "\n`statics` are, in this order, of the last step of the window:\n\n";
@@ -57,8 +54,8 @@ fn lead(card: &ModelCard) -> String {
     lead
 }
 
-fn rows(ports: &[Port]) -> String {
-    let meaning = |port: &Port| match port.name.as_str() {
+fn meaning(port: &Port) -> String {
+    match port.name.as_str() {
         "input" => {
             "normalised windows of the channels that the model sees, in the order below".to_owned()
         }
@@ -68,7 +65,11 @@ fn rows(ports: &[Port]) -> String {
         }
         "forecast" => "the outputs in the order below, scaled".to_owned(),
         _ => port.meaning.clone(),
-    };
+    }
+}
+
+/// Tables of inputs and outputs.
+pub(super) fn tables([inputs, outputs]: [&[Port]; 2], meaning: impl Fn(&Port) -> String) -> String {
     let row = |port: &Port| {
         format!(
             "| `{}` | {} | [{}] | {} |\n",
@@ -78,7 +79,13 @@ fn rows(ports: &[Port]) -> String {
             meaning(port)
         )
     };
-    ports.iter().map(row).collect()
+    let mut text = String::new();
+    for (what, ports) in [("input", inputs), ("output", outputs)] {
+        let before = if what == "input" { "\n\n" } else { "\n" };
+        let _ = write!(text, "{before}| {what} | type | shape | meaning |\n|---|---|---|---|\n");
+        text.extend(ports.iter().map(row));
+    }
+    text
 }
 
 /// A line of Python with zeros for an input, and two full windows.
@@ -126,11 +133,7 @@ pub(super) fn of_weights(name: &str, card: &ModelCard) -> String {
         "```python\nfrom safetensors.torch import load_file\nmodel.load_state_dict(load_file(\"{name}\"))\n```"
     );
     match &card.texts {
-        Some(_) => format!(
-            "`{name}` holds the weights under PyTorch's names. {}\n\n{load}\n\n\
-             The folder of `firebox export --format torch` has the class of `model`.",
-            lead_of_texts(name)
-        ),
+        Some(_) => texts::of_weights(name, &load),
         None => format!(
             "`{name}` holds the weights under PyTorch's names. {}\n\n{load}\n\n\
              `firebox_models.py` of `firebox export --format torch` has the class of `model`.",
@@ -139,45 +142,16 @@ pub(super) fn of_weights(name: &str, card: &ModelCard) -> String {
     }
 }
 
-fn lead_of_texts(name: &str) -> String {
-    format!(
-        "Texts become tokens by `{}`. The probability of a label is the logistic function of its logit; it holds from the \
-         threshold below on.",
-        tokenizer_of(name)
-    )
-}
-
-fn of_graph_of_texts(name: &str, longest: usize) -> String {
-    format!(
-        "`{name}` is an ONNX graph of standard operators. {}\n\n\
-         ```python\nimport onnxruntime, tokenizers\nsession = onnxruntime.InferenceSession(\"{name}\")\n\
-         tokenizer = tokenizers.Tokenizer.from_file(\"{}\")\n\
-         tokenizer.no_padding()\ntokenizer.enable_truncation({longest})\n\
-         # tokens: int64 [batch, time]; lengths: int64 [batch], the valid tokens of each text\n\
-         outputs = session.run(None, {{\"tokens\": tokens, \"lengths\": lengths}})\n```",
-        lead_of_texts(name),
-        tokenizer_of(name)
-    )
-}
-
 /// Of a folder for Python.
 pub(super) fn of_folder(card: &ModelCard) -> String {
     match (&card.texts, card.task) {
-        (Some(_), _) => format!(
-            "{FOLDER}, `{TOKENIZER}` how texts become tokens, `model.json` all that is stated below.\n\n{TEXTS}"
-        ),
+        (Some(_), _) => texts::of_folder(card),
         (None, Task::Forecasting) => of_folder_of_forecasts(card),
         (None, _) => of_folder_of_windows(card),
     }
 }
 
-const FOLDER: &str = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them";
-
-const TEXTS: &str = "```python\nimport firebox_models, tokenizers, torch\n\nmodel, card = firebox_models.load(\".\")\n\
-    tokenizer = tokenizers.Tokenizer.from_file(\"tokenizer.json\")\n\
-    tokenizer.no_padding()\ntokenizer.enable_truncation(card[\"texts\"][\"longest\"])\n\
-    tokens = torch.tensor([tokenizer.encode(text).ids])\n\
-    probabilities = model(tokens, torch.tensor([tokens.shape[1]])).sigmoid()\n```";
+pub(super) const FOLDER: &str = "`model.safetensors` holds the weights under PyTorch's names, `firebox_models.py` the module that takes them";
 
 /// Windows of zeros, and the model.
 fn begin(card: &ModelCard, channels: usize, which: &str) -> String {
@@ -233,7 +207,7 @@ fn of_folder_of_forecasts(card: &ModelCard) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
     use std::process::Command;
 
@@ -346,7 +320,7 @@ mod tests {
     }
 
     /// Runs the code of a card as it stands, with a line of the test's own behind it.
-    fn runs(python: &Path, folder: &Path, card: &str, then: &str) {
+    pub(in crate::export) fn runs(python: &Path, folder: &Path, card: &str, then: &str) {
         let code = card.split_once("```python\n").unwrap().1.split_once("\n```").unwrap().0;
         let script = folder.join("card.py");
         std::fs::write(&script, format!("{code}\n{then}\n")).unwrap();
@@ -359,6 +333,26 @@ mod tests {
         let config =
             CnnBiLstmConfig { convolutions: vec![4], hidden: 3, head: 5, ..Default::default() };
         model(Architecture::CnnBilstm { config, channels: 4, classes: 2 }, &["a", "b"])
+    }
+
+    #[test]
+    fn the_card_of_an_encoder_alone_has_nothing_of_a_head() {
+        let page = |made: &SavedModel, part| {
+            shown(&made.card, Some(part)).markdown(&of_graph("m.onnx", made, part).unwrap())
+        };
+        let mut classifier = classifier();
+        classifier.card.scores = [("test/accuracy".to_owned(), 0.5)].into();
+        let alone = page(&classifier, Part::Encoder);
+        assert!(!alone.contains("ogits") && !alone.contains("Classes"), "{alone}");
+        assert!(
+            alone.contains("Of the model with its head, which is not in this file."),
+            "{alone}"
+        );
+        let whole = page(&classifier, Part::Head);
+        assert!(whole.contains("| Classes, in the order of the logits | `a`, `b` |"), "{whole}");
+        assert!(!whole.contains("not in this file"), "{whole}");
+        let alone = page(&forecaster(true), Part::Encoder);
+        assert!(!alone.contains("Outputs") && !alone.contains("forecasts |"), "{alone}");
     }
 
     #[test]

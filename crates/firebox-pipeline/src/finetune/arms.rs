@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use burn::tensor::activation::softmax;
 use firebox_core::{Augmentation, Event, Key, Stream, count, quoted};
 use firebox_eval::{Arm, FewLabels, Predictions, SharePredictions};
 use firebox_kernels::KeptWeights;
@@ -49,6 +50,8 @@ pub(super) struct Fitted {
     /// Weights of the classifier to be used later: the first arm (`fine-tuned`, where that is one) at
     /// the largest share, with the seed of the run.
     pub(super) kept: Vec<Parameter>,
+    /// The probability of each class of each labelled test window by that classifier, `[window, class]`.
+    pub(super) probabilities: Vec<f32>,
 }
 
 /// The windows of one draw.
@@ -95,6 +98,27 @@ impl Fitted {
         (whose, scores)
     }
 
+    /// What every training predicted, by the name of its folder: the class of each labelled test window.
+    pub(super) fn predicted(&self, run: &Run<'_>) -> Vec<(String, &[u32])> {
+        let mut all = vec![];
+        for share in &self.shares {
+            for (arm, predictions) in &share.arms {
+                for (index, predicted) in (0..).zip(&predictions.runs) {
+                    let seed = run.config.run.seed.wrapping_add(index);
+                    all.push((training_name(share.share, *arm, seed), predicted.as_slice()));
+                }
+            }
+        }
+        all
+    }
+
+    /// The classes that the kept classifier predicts.
+    pub(super) fn kept_classes(&self) -> &[u32] {
+        let first = self.shares.last().and_then(|share| share.arms.first_key_value());
+        let own = first.and_then(|(_, predictions)| predictions.runs.first());
+        own.map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// The comparison of the arms.
     pub(super) fn scores(&self, run: &Run<'_>, windows: &Windows) -> FewLabels {
         let classes = windows.parts.train.classes();
@@ -120,7 +144,7 @@ impl Fitting<'_> {
         let (shares, seeds) = (self.settings.sorted_shares(), u64::from(self.settings.seeds));
         let total = shares.len() as u64 * seeds * self.settings.arms.len() as u64;
         let (mut scored, mut trainings, mut matched) = (vec![], vec![], None);
-        let (mut reused, mut kept) = (true, vec![]);
+        let (mut reused, mut kept, mut probabilities) = (true, vec![], vec![]);
         let wanted = self.settings.arms.iter().min().copied();
         for share in shares {
             let mut arms = BTreeMap::<Arm, Predictions>::new();
@@ -129,17 +153,18 @@ impl Fitting<'_> {
                 let drawing = self.drawing(share, seed)?;
                 windows += drawing.windows;
                 for arm in &self.settings.arms {
-                    let name = format!("share-{share}/{}/seed-{seed}", folder_name(*arm));
+                    let name = training_name(share, *arm, seed);
                     let done = crate::stages::trained_before(&work.path.join("parts").join(&name));
                     reused &= done;
                     let (mut model, report) = self.model::<M>(*arm, seed, begin)?;
                     matched = matched.or(report);
                     let summary;
                     (model, summary) = self.fit(work, &name, model, &drawing, *arm, share, seed)?;
-                    let predicted = self.predict(&model, &test)?;
                     // Shares ascend, so that the largest is the last to be kept.
-                    if Some(*arm) == wanted && seed == self.run.config.run.seed {
-                        kept = read_parameters(&model);
+                    let is_kept = Some(*arm) == wanted && seed == self.run.config.run.seed;
+                    let (predicted, own) = self.predict(&model, &test, is_kept)?;
+                    if is_kept {
+                        (kept, probabilities) = (read_parameters(&model), own);
                     }
                     arms.entry(*arm)
                         .or_insert_with(|| Predictions { runs: vec![] })
@@ -156,7 +181,16 @@ impl Fitting<'_> {
             }
             scored.push(SharePredictions { share, windows: windows as f64 / seeds as f64, arms });
         }
-        Ok(Fitted { shares: scored, truth, majority, trainings, matched, reused, kept })
+        Ok(Fitted {
+            shares: scored,
+            truth,
+            majority,
+            trainings,
+            matched,
+            reused,
+            kept,
+            probabilities,
+        })
     }
 
     /// The place for what is drawn: that of all labelled training windows, more than which no arm
@@ -289,26 +323,37 @@ impl Fitting<'_> {
         }
     }
 
-    /// The most probable class of each labelled test window.
+    /// The most probable class of each labelled test window and, if they are asked for, the probabilities of all classes,
+    /// `[window, class]`, as `firebox predict` has them.
     fn predict<C: Classify>(
         &self,
         model: &C,
         test: &Arc<dyn Source>,
-    ) -> Result<Vec<u32>, PipelineError> {
+        with_probabilities: bool,
+    ) -> Result<(Vec<u32>, Vec<f32>), PipelineError> {
         let batch_size = self.run.config.evaluate.batch_size;
         let loader = LoaderConfig { batch_size, ..self.run.loader() };
         let loader = HeldOutLoader::new(Arc::clone(test), loader, self.run.device.device.clone())?;
-        let mut predicted = vec![];
+        let (mut predicted, mut probabilities) = (vec![], vec![]);
         let weights = KeptWeights::new();
         for batch in loader.batches() {
             let batch = batch?;
             let logits = weights.during(|| model.logits(batch.inputs, Some(&batch.lengths), None));
             let [_, classes] = logits.dims();
+            if with_probabilities {
+                let own = softmax(logits.clone(), 1).into_data();
+                probabilities.extend(own.iter::<f32>());
+            }
             let values: Vec<f32> = logits.into_data().iter::<f32>().collect();
             predicted.extend(values.chunks_exact(classes).map(largest));
         }
-        Ok(predicted)
+        Ok((predicted, probabilities))
     }
+}
+
+/// Name of a training, and of its folder below `parts/`.
+fn training_name(share: f64, arm: Arm, seed: u64) -> String {
+    format!("share-{share}/{}/seed-{seed}", folder_name(arm))
 }
 
 /// Name of an arm's folder.

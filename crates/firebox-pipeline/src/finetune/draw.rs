@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use firebox_core::{Stream, Windows};
+use firebox_core::{Stream, Windows, count};
 
 use crate::error::PipelineError;
 
@@ -88,18 +88,39 @@ pub(super) fn check(
     let smallest = shares.iter().copied().fold(f64::INFINITY, f64::min);
     let drawn = counts(train, &draw(train, smallest, by_series, Stream::new(0, "check")));
     let short = (0..fitted.len()).find(|class| fitted[*class] > 0 && drawn[*class] < FEWEST);
-    if let Some(class) = short {
-        let unit = if by_series { "series" } else { "windows" };
-        let least = (FEWEST as f64 / fitted[class] as f64).min(1.0);
-        return refuse(format!(
-            "a share of {smallest} of the labels leaves {} of the {} windows of the class `{}`, and it takes at least {FEWEST} of each class\n  leave shares below about {:.2} out of `finetune.shares`, or label more {unit}",
-            drawn[class],
-            fitted[class],
-            name(class),
-            (least * 100.0).ceil() / 100.0
-        ));
+    match short {
+        Some(class) => {
+            refuse(too_few(name(class), [drawn[class], fitted[class]], shares, smallest, by_series))
+        }
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// What is said of a class of which the smallest share leaves too few windows, and of which there are so many in all.
+fn too_few(
+    class: &str,
+    [drawn, all]: [usize; 2],
+    shares: &[f64],
+    smallest: f64,
+    by_series: bool,
+) -> String {
+    let unit = if by_series { "series" } else { "windows" };
+    let takes = format!("it takes at least {FEWEST} of each class");
+    // All labels are too few, so no share is large enough.
+    if all < FEWEST {
+        let windows = count(all as u64, "labelled training window");
+        return format!(
+            "the class `{class}` has {windows}, and {takes}\n  label more {unit} of it, leave the class out of the data, or choose another split or another seed of it"
+        );
+    }
+    let least = (100.0 * FEWEST as f64 / all as f64).ceil() / 100.0;
+    let way_out = match shares.iter().all(|share| *share < least) {
+        true => format!("name shares of about {least:.2} and more in `finetune.shares`"),
+        false => format!("leave shares below about {least:.2} out of `finetune.shares`"),
+    };
+    format!(
+        "a share of {smallest} of the labels leaves {drawn} of the {all} windows of the class `{class}`, and {takes}\n  {way_out}, or label more {unit}"
+    )
 }
 
 #[cfg(test)]
@@ -188,10 +209,25 @@ mod tests {
         let message = refused(&two, &[0.001, 1.0]);
         assert!(message.contains("a share of 0.001 of the labels leaves 0 of the"), "{message}");
         assert!(message.contains("leave shares below about 0."), "{message}");
+        let message = refused(&two, &[0.001]);
+        assert!(message.contains("name shares of about 0."), "{message}");
         let one = parts(40, |_| 1);
         let message = refused(&one, &[1.0]);
         assert!(message.contains("are of the class `move`: there is nothing"), "{message}");
         let message = check(&one.train, &two.test, &[1.0], true).unwrap_err().to_string();
         assert!(message.contains("nothing to tell apart"), "{message}");
+    }
+
+    #[test]
+    fn of_a_class_with_one_window_no_share_is_advised() {
+        let said = |all: usize, share: f64| too_few("rare", [0, all], &[share], share, false);
+        assert_eq!(
+            said(1, 1.0),
+            "the class `rare` has 1 labelled training window, and it takes at least 2 of each class\n  label more windows of it, leave the class out of the data, or choose another split or another seed of it"
+        );
+        assert_eq!(
+            said(10, 0.1),
+            "a share of 0.1 of the labels leaves 0 of the 10 windows of the class `rare`, and it takes at least 2 of each class\n  name shares of about 0.20 and more in `finetune.shares`, or label more windows"
+        );
     }
 }

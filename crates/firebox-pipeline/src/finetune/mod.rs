@@ -9,6 +9,7 @@ mod config;
 mod draw;
 mod origin;
 mod page;
+mod rows;
 
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,7 @@ use crate::kept::{Kept, MODEL, Shown, named};
 use crate::keys::{Keys, json, ordered};
 use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
 use crate::stages::{Run, Windows, split_reasons};
+use crate::test_table::FILE;
 use crate::unread::only_evaluates_by;
 use crate::zoo::{Place, Pretrainable, with_pretrainable};
 use crate::{PipelineConfig, find_run};
@@ -298,6 +300,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     let mut evaluated = 0;
     let scores = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
         let scores = fitted.scores(run, &windows);
+        rows::write(&work.path.join(FILE), run, &windows, &fitted)?;
         let detail = format!("{} test windows", scores.windows);
         Ok((scores, false, detail))
     })?;

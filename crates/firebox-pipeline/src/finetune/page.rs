@@ -10,6 +10,7 @@ use super::Begin;
 use super::arms::Fitted;
 use crate::measure::{data_tables, table};
 use crate::stages::{Run, Windows};
+use crate::test_table::FILE;
 
 /// The filled part of the report.
 pub(super) fn report(
@@ -205,7 +206,7 @@ fn confusion(scores: &FewLabels) -> Part {
     });
     let share = scores.shares.last().map_or(1.0, |share| share.share);
     let lead = format!(
-        "Predictions of the fine-tuned encoder with {} of the labels, summed over the seeds.",
+        "Predictions of the fine-tuned encoder with {} of the labels, summed over the seeds. `{FILE}` beside this page has those of every training, window by window.",
         percent(share)
     );
     let table = table("Confusion", String::new(), &columns, rows.collect());

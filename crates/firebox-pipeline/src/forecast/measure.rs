@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, HeldOutWindows, Stream, Window};
 use firebox_eval::{
-    ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts, Linear, LinearData,
-    Resampling, evaluate_forecasts, last_value, mean_r2, seasonal_naive, seasonal_scale,
+    BlockOf, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts, Linear,
+    LinearData, Resampling, evaluate_forecasts, last_value, mean_r2, seasonal_naive,
+    seasonal_scale,
 };
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source};
@@ -153,29 +154,35 @@ fn evaluate(
         })
         .collect();
     let config = &run.config.evaluate;
+    let (block, block_of) = match config.block {
+        Some(block) => (block, BlockOf::Setting),
+        None => block(run, sequences, windows),
+    };
     let resampling = Resampling {
         stream: Stream::new(config.seed, "bootstrap"),
         resamples: config.resamples,
-        block: config.block.unwrap_or_else(|| block(run, sequences, windows)),
+        block,
         confidence: config.confidence,
     };
     let data = ForecastData { outputs: &outputs, truth, scales: &scales };
-    Ok(evaluate_forecasts(&data, forecasts, &resampling)?)
+    let evaluation = evaluate_forecasts(&data, forecasts, &resampling)?;
+    Ok(ForecastEvaluation { block_of, ..evaluation })
 }
 
 /// Consecutive windows, of all series, that are drawn together: those that share a step of a window or
-/// of a target, and at least a season of them, because errors hang together with the time of the day.
-fn block(run: &Run<'_>, sequences: &Sequences, windows: &[Window]) -> usize {
+/// of a target, and at least a season of them, because errors hang together with the time of the day. It is not made
+/// smaller where that leaves few blocks: intervals would be too narrow, and there are none then.
+fn block(run: &Run<'_>, sequences: &Sequences, windows: &[Window]) -> (usize, BlockOf) {
     let window = &run.config.window;
     let mut series: Vec<u32> = windows.iter().map(|window| window.series).collect();
     series.sort_unstable();
     series.dedup();
     if window.whole {
-        return series.len().min(1);
+        return (series.len().min(1), BlockOf::Overlap);
     }
-    let season = sequences.steps_of_season();
-    let span = (window.length + sequences.rule().reach()).max(season);
-    span.div_ceil(window.stride) * series.len()
+    let (season, own) = (sequences.steps_of_season(), window.length + sequences.rule().reach());
+    let of = if season > own { BlockOf::Season(season) } else { BlockOf::Overlap };
+    (own.max(season).div_ceil(window.stride) * series.len(), of)
 }
 
 fn normalised(

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use firebox_core::count;
 
 use firebox_eval::{
-    Card, Chart, Decimals, Estimate, Fact, ForecastEvaluation, ForecastScore, Forecaster, Interval,
-    Line, Outcome, Part, Report, Table, Tone, forecast_verdict,
+    BlockOf, Card, Chart, Decimals, Estimate, Fact, ForecastEvaluation, ForecastScore, Forecaster,
+    Interval, Line, Outcome, Part, Report, Table, Tone, forecast_verdict,
 };
 use serde_json::Value;
 
@@ -83,8 +83,16 @@ fn card(title: String, estimate: &Estimate, decimals: Decimals) -> Card {
     Card {
         title,
         value: decimals.show(estimate.value),
-        notes: vec![format!("{} to {}", decimals.show(estimate.low), decimals.show(estimate.high))],
+        notes: vec![range(estimate, |value| decimals.show(value))],
         tone: Tone::Neutral,
+    }
+}
+
+/// An interval in words.
+fn range(estimate: &Estimate, show: impl Fn(f64) -> String) -> String {
+    match estimate.has_interval() {
+        true => format!("{} to {}", show(estimate.low), show(estimate.high)),
+        false => "too few windows for an interval".to_owned(),
     }
 }
 
@@ -120,13 +128,13 @@ fn cards(evaluation: &ForecastEvaluation, tone: Tone) -> Vec<Card> {
     let least = evaluation.gains.iter().filter(|gain| gain.output.is_none());
     let least = least.filter(|gain| !gain.gain.value.is_nan());
     if let Some(least) = least.min_by(|a, b| a.gain.value.total_cmp(&b.gain.value)) {
-        let Estimate { value, low, high } = least.gain;
+        let Estimate { value, .. } = least.gain;
         cards.push(Card {
             title: format!("less error than the {}", least.baseline.name()),
             value: share(value),
             notes: vec![
                 match value.is_finite() {
-                    true => format!("{} to {}", share(low), share(high)),
+                    true => range(&least.gain, share),
                     false => "it has no error".to_owned(),
                 },
                 "the best baseline".to_owned(),
@@ -182,17 +190,38 @@ fn errors(evaluation: &ForecastEvaluation) -> Part {
         share: true,
         from_zero: false,
     });
-    let confidence = 100.0 * evaluation.confidence;
-    let lead = format!(
-        "Errors on {} test windows, in the target's units, with their {confidence:.0} % intervals. Windows overlap, and errors hang together in time: resamples draw blocks of {} consecutive ones, the same for all.",
-        evaluation.windows, evaluation.block
-    );
     Part {
         title: "Forecast errors".to_owned(),
-        lead,
+        lead: errors_lead(evaluation),
         charts,
         tables: vec![score_table(evaluation)],
     }
+}
+
+/// What the errors are of, how their intervals are drawn, and where every forecast lies.
+fn errors_lead(evaluation: &ForecastEvaluation) -> String {
+    let windows = count(evaluation.windows as u64, "test window");
+    let start = format!("Errors on {windows}, in the target's units");
+    let every = format!("`{}` beside this page has every forecast.", super::rows::FILE);
+    if let Some(why) = evaluation.no_intervals() {
+        return format!("{start}. They have no intervals: {why}. {every}");
+    }
+    let drawn = match (evaluation.block, evaluation.block_of) {
+        (..=1, _) => "resamples draw windows one by one, the same for all".to_owned(),
+        (block, of) => {
+            let why = match of {
+                BlockOf::Setting => "as `evaluate.block` asks".to_owned(),
+                BlockOf::Overlap => "as many as share steps".to_owned(),
+                BlockOf::Season(steps) => format!(
+                    "as many as lie within a season of {}, over which errors hang together",
+                    count(steps as u64, "step")
+                ),
+            };
+            format!("resamples draw blocks of {block} consecutive windows, {why}, the same for all")
+        }
+    };
+    let confidence = 100.0 * evaluation.confidence;
+    format!("{start}, with their {confidence:.0} % intervals: {drawn}. {every}")
 }
 
 fn intervals(evaluation: &ForecastEvaluation, target: &str, place: usize) -> Chart {

@@ -8,8 +8,8 @@ use firebox_eval::Forecaster;
 use super::measure::Measured;
 use super::sequences::Sequences;
 
-/// Its name.
-pub(super) const FILE: &str = "test.parquet";
+pub(super) use crate::test_table::FILE;
+
 /// Rows that are written at a time, and those of a window more.
 const AT_ONCE: usize = 1 << 16;
 

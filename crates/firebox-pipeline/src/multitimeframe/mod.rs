@@ -27,6 +27,7 @@ use crate::kept::{Kept, MODEL, MODELS, Shown};
 use crate::keys::{Keys, json, learnt_by, ordered};
 use crate::online;
 use crate::stages::Run;
+use crate::test_table::{FILE, Said, TestTable};
 use crate::unread::{not_evaluated_by, only_evaluates_by};
 use crate::{PipelineConfig, WindowConfig};
 
@@ -172,7 +173,8 @@ impl Chain for Multitimeframe {
         };
         let mut remade = 0;
         let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut remade, || {
-            let measured = measure(run, work, &settings, &folds, &parts, &trained)?;
+            let has_clock = ingested.checks.span.is_some();
+            let measured = measure(run, work, &settings, &folds, &parts, &trained, has_clock)?;
             let detail = format!("{} test windows", measured.windows);
             Ok((measured, false, detail))
         });
@@ -372,6 +374,31 @@ impl Run<'_> {
     }
 }
 
+/// Writes the test windows of all folds: the fold of each, and the class that every model and baseline predicts.
+fn write_test(
+    path: &Path,
+    has_clock: bool,
+    classes: &[String],
+    parts: &[train::FoldParts],
+    contenders: &[Contender],
+) -> Result<(), PipelineError> {
+    let tests = || parts.iter().map(|part| part.test.windows());
+    let folds: Vec<u32> =
+        (1..).zip(tests()).flat_map(|(fold, test)| vec![fold; test.len()]).collect();
+    let column = |name: &str| name.to_lowercase().replace(' ', "_");
+    let predicted = contenders.iter().map(|one| (column(&one.name), Said::Class(&one.predicted)));
+    let fold = ("fold".to_owned(), Said::Number(&folds));
+    let Some(first) = parts.first() else { return Ok(()) };
+    let table = TestTable {
+        set: first.test.windows().set(),
+        has_clock,
+        classes,
+        windows: tests().flat_map(|test| test.windows().iter().copied()).collect(),
+        said: std::iter::once(fold).chain(predicted).collect(),
+    };
+    Ok(table.write(path)?)
+}
+
 /// The models and the baselines on the test windows of all folds.
 fn measure(
     run: &Run<'_>,
@@ -380,6 +407,7 @@ fn measure(
     folds: &[Fold],
     parts: &[train::FoldParts],
     trained: &train::Trained,
+    has_clock: bool,
 ) -> Result<Contest, PipelineError> {
     let classes = folds[0].split.test.classes().to_vec();
     let truth: Vec<u32> = parts.iter().flat_map(|part| part.truth()).collect();
@@ -394,6 +422,7 @@ fn measure(
         })
         .collect();
     contenders.extend(baselines::all(run, work, parts, classes.len())?);
+    write_test(&work.path.join(FILE), has_clock, &classes, parts, &contenders)?;
     let footprint = run.config.window.length + run.config.labels.horizon();
     let overlap = footprint.div_ceil(run.config.window.stride);
     Ok(contest(&run.config.evaluate, &classes, &truth, overlap, &contenders))

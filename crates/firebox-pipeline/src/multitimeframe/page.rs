@@ -9,6 +9,7 @@ use firebox_eval::{
 use super::train::Trained;
 use crate::measure::{channel_table, defect_table, moment, table};
 use crate::stages::Run;
+use crate::test_table::FILE;
 
 /// The report but for what the run's log tells.
 pub(super) fn report(
@@ -31,7 +32,7 @@ pub(super) fn report(
         Part {
             title: "Models and baselines".to_owned(),
             lead: format!(
-                "Every model and every baseline predicted the same {} windows, each fold after training on what came before it.",
+                "Every model and every baseline predicted the same {} windows, each fold after training on what came before it. `{FILE}` beside this page has every prediction.",
                 measured.windows
             ),
             charts: [measured.metric, Metric::Accuracy]

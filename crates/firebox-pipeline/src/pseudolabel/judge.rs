@@ -1,5 +1,6 @@
 //! How good clusters and encoder are, by the true classes of test windows, where there are any.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,6 +17,7 @@ use super::iterate::{ClusterParts, Iterated};
 use crate::error::PipelineError;
 use crate::measure::{channel_names, overlap};
 use crate::stages::{Run, Windows};
+use crate::test_table::{FILE, Said, TestTable};
 
 /// Clusters of the test windows beside their true classes.
 #[derive(Clone, Debug, Serialize)]
@@ -106,9 +108,11 @@ impl Judged {
     }
 }
 
-/// Measures the last encoder, and what it began as.
+/// Measures the last encoder, and what it began as, and writes the clusters of every test window with a true class into
+/// the run's folder.
 pub(super) fn judge(
     run: &Run<'_>,
+    path: &Path,
     settings: &PseudolabelConfig,
     windows: &Windows,
     parts: &ClusterParts,
@@ -136,6 +140,7 @@ pub(super) fn judge(
     let starts: Vec<Vec<u32>> = starts.map(|clusters| of_labelled(clusters)).collect();
     let by_iteration = starts.iter().map(|found| Agreement::of(&truth, found)).collect();
     let raw = of_labelled(&raw_clusters(run, settings, parts)?);
+    write_test(&path.join(FILE), windows, &starts, &raw)?;
     let (untrained, last) = (&starts[0], &starts[starts.len() - 1]);
     let subjects = [
         ("the trained encoder", last),
@@ -153,6 +158,31 @@ pub(super) fn judge(
     let evaluation = probe(run, settings, windows, parts, iterated)?;
     let (windows, confidence) = (truth.len(), evaluate.confidence);
     Ok(Judged { windows, by_iteration, subjects, leads, confidence, evaluation })
+}
+
+/// Writes every test window with a true class: its cluster by the encoder that each iteration began with, by the trained
+/// one, and of the window itself.
+fn write_test(
+    path: &Path,
+    windows: &Windows,
+    starts: &[Vec<u32>],
+    raw: &[u32],
+) -> Result<(), PipelineError> {
+    let test = windows.parts.test.labelled();
+    // The last are those by the trained encoder.
+    let mut named: Vec<String> = (1..starts.len()).map(|at| format!("iteration_{at}")).collect();
+    named.push("trained".to_owned());
+    let mut said: Vec<(String, Said<'_>)> =
+        named.into_iter().zip(starts.iter().map(|own| Said::Number(own))).collect();
+    said.push(("windows".to_owned(), Said::Number(raw)));
+    let table = TestTable {
+        set: test.set(),
+        has_clock: windows.ingested.checks.span.is_some(),
+        classes: test.classes(),
+        windows: test.windows().to_vec(),
+        said,
+    };
+    Ok(table.write(path)?)
 }
 
 /// Agreements and leads of the first subject, on the same halves of the windows.

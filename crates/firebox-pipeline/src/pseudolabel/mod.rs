@@ -134,7 +134,7 @@ impl Chain for Pseudolabel {
         };
         let mut remade = 0;
         let judged = run.stage("evaluate", Some(run.keys.evaluation), &mut remade, || {
-            let judged = judge::judge(run, &settings, &windows, &parts, &iterated)?;
+            let judged = judge::judge(run, work.path, &settings, &windows, &parts, &iterated)?;
             let detail = format!("{} test windows with a true class", judged.windows);
             Ok((judged, false, detail))
         });

@@ -9,6 +9,7 @@ use super::judge::{Judged, Judgement};
 use crate::measure::{data_tables, table};
 use crate::online::slots;
 use crate::stages::{Run, Windows};
+use crate::test_table::FILE;
 
 /// The report but for what the run's log tells.
 pub(super) fn report(
@@ -29,7 +30,7 @@ pub(super) fn report(
     report.parts = vec![
         Part {
             title: "Clusters and true classes".to_owned(),
-            lead: "Clusters were found on training windows; test windows belong to the nearest center. True classes chose nothing, and clusters are never judged by themselves. In the scores below, the pre-trained encoder is the one that was trained on clusters.".to_owned(),
+            lead: lead(&judged),
             charts: charts(&judged),
             tables: judged_tables(&judged),
         },
@@ -55,6 +56,17 @@ pub(super) fn report(
     let may_be_none = ["horizon", "augmented versions"];
     report.facts.retain(|fact| !may_be_none.contains(&fact.name.as_str()) || fact.value != "0");
     report
+}
+
+/// How clusters are judged, and where those of every window lie.
+fn lead(judged: &Judged) -> String {
+    let every = match judged.windows {
+        0 => String::new(),
+        _ => format!(" `{FILE}` beside this page has the clusters of every test window."),
+    };
+    format!(
+        "Clusters were found on training windows; test windows belong to the nearest center. True classes chose nothing, and clusters are never judged by themselves. In the scores below, the pre-trained encoder is the one that was trained on clusters.{every}"
+    )
 }
 
 fn card(own: &Judgement, tone: Tone) -> Card {

@@ -159,7 +159,11 @@ fn check_names(labels: &[String], evidence: bool) -> Result<(), PipelineError> {
         "there is a label `{label}`, and `firebox predict` would write two columns called `{column}`: it writes `file`, `row`, \
          each label, `probability_` before each label{}\n  \
          call the label otherwise in the tables, and in `text.columns.labels` if it is named there",
-        if evidence { ", `evidence_start`, `evidence_end` and `evidence`" } else { "" }
+        if evidence {
+            ", `evidence_start`, `evidence_end`, `evidence` and `evidence_probability`"
+        } else {
+            ""
+        }
     )))
 }
 
@@ -461,7 +465,8 @@ mod tests {
                 "a label `row`, and `firebox predict` would write two columns called `row`",
             ),
             (&["file"], false, "called `file`"),
-            (&["evidence"], true, "`evidence_end` and `evidence`"),
+            (&["evidence"], true, "`evidence_end`, `evidence` and `evidence_probability`"),
+            (&["evidence_probability"], true, "a label `evidence_probability`"),
             (&["a", "probability_a"], false, "a label `probability_a`"),
             (
                 &["probability_a", "a"],

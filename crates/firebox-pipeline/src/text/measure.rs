@@ -357,7 +357,7 @@ fn verdict(
     let found = evidence.map_or(String::new(), |evidence| {
         let Evidence { token_f1, whole, .. } = evidence;
         format!(
-            "; it finds evidence with a token F1 of {:.3} (naming the whole text: {:.3})",
+            "; in texts that have evidence it finds it with a token F1 of {:.3} (naming the whole text: {:.3})",
             token_f1.value, whole.value
         )
     });

@@ -22,7 +22,7 @@ pub(super) fn report(
     let mut report = Report::new(title, "", measured.verdict.clone());
     report.cards = cards(measured);
     report.parts = vec![labels(corpus, measured)];
-    report.parts.extend(measured.evidence.as_ref().map(evidence));
+    report.parts.extend(measured.evidence.as_ref().map(|found| evidence(found, measured.texts)));
     report.figures = figures(corpus, measured);
     report.data = vec![data(run, corpus, tokens)];
     report.facts = vec![
@@ -119,14 +119,15 @@ fn labels(corpus: &Corpus, measured: &Measured) -> Part {
     }
 }
 
-fn evidence(evidence: &Evidence) -> Part {
+fn evidence(evidence: &Evidence, texts: usize) -> Part {
     let row = |name: &str, estimate, own| Interval { name: name.to_owned(), estimate, own };
     Part {
         title: "Evidence".to_owned(),
         lead: format!(
             "On {} with evidence. Exact: first and last token are right. Token F1: of the tokens named and \
-             those of the evidence.",
-            count(evidence.own.texts as u64, "test text")
+             those of the evidence.{}",
+            count(evidence.own.texts as u64, "test text"),
+            not_judged(texts - evidence.own.texts)
         ),
         charts: vec![
             chart(
@@ -140,6 +141,20 @@ fn evidence(evidence: &Evidence) -> Part {
         ],
         tables: vec![],
     }
+}
+
+/// What is said of test texts that have no evidence.
+fn not_judged(texts: usize) -> String {
+    let (have, them) = match texts {
+        0 => return String::new(),
+        1 => ("has", "it"),
+        _ => ("have", "them"),
+    };
+    format!(
+        " {} {have} none and {} not judged: the model names a span in {them}, too, as it does in each text.",
+        count(texts as u64, "test text"),
+        if texts == 1 { "is" } else { "are" }
+    )
 }
 
 fn figures(corpus: &Corpus, measured: &Measured) -> serde_json::Value {
@@ -164,7 +179,8 @@ fn figures(corpus: &Corpus, measured: &Measured) -> serde_json::Value {
         .collect();
     let evidence = measured.evidence.as_ref().map(|evidence| {
         json!({
-            "texts": evidence.own.texts, "exact": evidence.exact, "token_f1": evidence.token_f1,
+            "texts": evidence.own.texts, "not_judged": measured.texts - evidence.own.texts,
+            "exact": evidence.exact, "token_f1": evidence.token_f1,
             "whole_text_token_f1": evidence.whole, "difference": evidence.difference,
         })
     });
@@ -215,5 +231,20 @@ fn data(run: &Run<'_>, corpus: &Corpus, tokens: &Tokens) -> Table {
             .zip([&parts.train, &parts.validation, &parts.test])
             .map(row)
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_without_evidence_are_told() {
+        assert_eq!(not_judged(0), "");
+        assert_eq!(
+            not_judged(1),
+            " 1 test text has none and is not judged: the model names a span in it, too, as it does in each text."
+        );
+        assert!(not_judged(263).starts_with(" 263 test texts have none and are not judged: "));
     }
 }
