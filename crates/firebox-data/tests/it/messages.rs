@@ -146,7 +146,9 @@ fn a_csv_that_ends_within_a_row_is_refused_whichever_columns_are_read() {
 #[test]
 fn values_of_csv() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,1.2.3\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1.2.3` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, list it in `data.csv.missing`");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @r#"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, set `data.csv.missing = ["NA"]`"#);
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,#N/A\n2024-01-04,4\n", ""), @r#"a.csv, row 2, column `x`: `#N/A` is not a number: if it stands for a missing value, set `data.csv.missing = ["#N/A"]`"#);
+    assert_snapshot!(csv("time,x\n2024-01-02,low\n2024-01-03,high\n", "columns = { channels = ['x'] }"), @"a.csv, row 1, column `x`: `low` is not a number: if it stands for a missing value, list it in `data.csv.missing`");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,2,3\n", ""), @"a.csv, line 3: 3 fields, but the header names 2 columns");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n\n2024-01-03,1OO \n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1OO ` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
     assert_snapshot!(csv("time;x\n2024-01-02;1,5\n2024-01-03;2\n", "csv = { separator = ';' }"), @"a.csv, row 1, column `x`: `1,5` is not a number: set `data.csv.decimal_comma` to true if its comma is a decimal one, or remove the comma if it separates thousands");
