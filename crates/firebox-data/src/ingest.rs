@@ -497,6 +497,10 @@ fn key(
         // What a name of a column and of a file means was once decided by the order of the files.
         key = key.field("names", "told apart");
     }
+    if is_table(inputs[0].format) && config.columns.label.is_some() {
+        // It was a class once.
+        key = key.field("label", "NaN is none");
+    }
     if config.checks.crowded == CrowdedPolicy::Drop {
         // Of rows of a higher rate, the first one stayed once that was early enough.
         key = key.field("crowded", "the nearest stays");
