@@ -11,7 +11,7 @@ use firebox_core::count;
 pub(crate) use message::{List, nearest};
 
 use io::Room;
-use message::{Findings, Hint, LeaveOut, Quoted, named_by};
+use message::{Findings, Hint, LeaveOut, Quoted, Shell, named_by};
 
 use crate::{Finding, Format};
 
@@ -89,15 +89,15 @@ pub enum DataError {
     Stopped,
     /// A folder whose folders hold arrays.
     #[error(
-        "the folder {path} has no file of data, but folders of .npy arrays: `firebox data convert {path} SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`",
-        path = .folder.display()
+        "the folder {path} has no file of data, but folders of .npy arrays: `firebox data convert {shell} SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`",
+        path = folder.display(), shell = Shell(folder)
     )]
     ClassFolders {
         /// The folder.
         folder: PathBuf,
     },
     /// A folder that `firebox data convert` has not completed.
-    #[error("the folder {path} holds no converted samples, or not all: `firebox data convert ARRAYS {path}` makes them, and goes on where it stopped", path = .folder.display())]
+    #[error("the folder {path} holds no converted samples, or not all: `firebox data convert ARRAYS {shell}` makes them, and goes on where it stopped", path = folder.display(), shell = Shell(folder))]
     NotConverted {
         /// The folder.
         folder: PathBuf,

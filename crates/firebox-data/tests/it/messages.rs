@@ -37,6 +37,10 @@ fn paths() {
     let array = npy(&[2, 1], &[1., 2.]);
     files.write("classes/cat/a.npy", array);
     assert_snapshot!(files.error("classes", ""), @"the folder classes has no file of data, but folders of .npy arrays: `firebox data convert classes SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`");
+    files.write("my cat's/cat/a.npy", npy(&[2, 1], &[1., 2.]));
+    let quoted = files.error("my cat's", "");
+    assert!(quoted.contains(r"the folder my cat's has"), "{quoted}");
+    assert!(quoted.contains(r"my cat'\''s' SAMPLES`"), "{quoted}");
     for name in ["b", "a", "c/.hidden"] {
         files.write(&format!("tables/{name}/x.csv"), bars(3));
     }
