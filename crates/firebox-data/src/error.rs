@@ -172,6 +172,19 @@ pub enum DataError {
         /// The middle part of its name.
         label: String,
     },
+    /// An array without the file of labels that is asked for.
+    #[error(
+        "{} has no file of labels, {}, which `data.columns.label = \"{label}\"` asks for: put it there (a negative label stands for none), correct the key, or leave it out to learn without labels",
+        of.display(), path.display()
+    )]
+    NoLabelFile {
+        /// The file that is not there.
+        path: PathBuf,
+        /// The array.
+        of: PathBuf,
+        /// What the key says.
+        label: String,
+    },
     /// A declared interval that is longer than the one between the rows.
     #[error(
         "`data.interval` is {declared}, but the usual step between rows is {found}: correct it, or leave it out to take that\n  where rows come at irregular times, put them on steps of one length first"

@@ -514,7 +514,7 @@ fn key(
             .field("name", input.stem())
             .field("origin", format!("{:?}", input.origin))
             .field("content", hash_of_file.as_bytes());
-        if let Some(labels) = label_file(config, input) {
+        if let Some(labels) = labels_there(config, input)? {
             key = key.field("labels", content_hash_until(&labels, stop)?.as_bytes());
         }
     }
@@ -547,6 +547,17 @@ fn refuse_copies(inputs: &[Input], hashes: &[blake3::Hash]) -> Result<(), DataEr
 pub(crate) fn label_file(config: &DataConfig, input: &Input) -> Option<PathBuf> {
     let label = config.columns.label.as_ref().filter(|_| input.format == Format::Npy)?;
     Some(input.path.with_file_name(format!("{}.{label}.npy", input.stem())))
+}
+
+/// The same, refused if it is not there.
+fn labels_there(config: &DataConfig, input: &Input) -> Result<Option<PathBuf>, DataError> {
+    match label_file(config, input) {
+        Some(path) if !path.exists() => {
+            let label = config.columns.label.clone().unwrap_or_default();
+            Err(DataError::NoLabelFile { path, of: input.path.clone(), label })
+        }
+        found => Ok(found),
+    }
 }
 
 /// What all files give, with their classes in order.
@@ -614,7 +625,7 @@ pub(crate) fn each_part<E: From<DataError>>(
         );
     }
     let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
-    let labels = match label_file(config, input) {
+    let labels = match labels_there(config, input)? {
         Some(path) => {
             let bytes = fs::read(&path).map_err(DataError::io("read", &path))?;
             Some((path, bytes))

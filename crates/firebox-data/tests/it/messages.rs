@@ -151,7 +151,7 @@ fn a_csv_that_ends_within_a_row_is_refused_whichever_columns_are_read() {
 fn values_of_csv() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,1.2.3\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1.2.3` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @r#"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, set `data.csv.missing = ["NA"]`"#);
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,#N/A\n2024-01-04,4\n", ""), @r#"a.csv, row 2, column `x`: `#N/A` is not a number: if it stands for a missing value, set `data.csv.missing = ["#N/A"]`"#);
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,#N/A\n2024-01-04,4\n", ""), @r##"a.csv, row 2, column `x`: `#N/A` is not a number: if it stands for a missing value, set `data.csv.missing = ["#N/A"]`"##);
     assert_snapshot!(csv("time,x\n2024-01-02,low\n2024-01-03,high\n", "columns = { channels = ['x'] }"), @"a.csv, row 1, column `x`: `low` is not a number: if it stands for a missing value, list it in `data.csv.missing`");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,2,3\n", ""), @"a.csv, line 3: 3 fields, but the header names 2 columns");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n\n2024-01-03,1OO \n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1OO ` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
@@ -299,7 +299,7 @@ fn arrays() {
     assert_snapshot!(message("a.npy", &good, "columns = { channels = ['x'] }"), @"`data.columns.channels` has 1 name, but a.npy has 2 channels: name all of them, in order");
     assert_snapshot!(message("a.npy", &good, "columns = { time = 't' }"), @"`data.columns.time` does not apply to npy files: the steps of these files have no column of times");
     assert_snapshot!(message("a.npy", &good, "interval = '1min'"), @"`data.interval` does not apply to npy files: its steps have no times");
-    assert_snapshot!(message("a.npy", &good, "columns = { label = 'y' }"), @"cannot open a.y.npy: No such file or directory (os error 2)");
+    assert_snapshot!(message("a.npy", &good, "columns = { label = 'y' }"), @r#"a.npy has no file of labels, a.y.npy, which `data.columns.label = "y"` asks for: put it there (a negative label stands for none), correct the key, or leave it out to learn without labels"#);
     let files = Files::new();
     files.write("v/a.npy", &good);
     files.write("v/b.npy", npy(&[2, 3], &[1., 2., 3., 4., 5., 6.]));
@@ -313,7 +313,7 @@ fn arrays() {
     files.write("l.y.npy", npy(&[3], &[0., 1., 2.]));
     assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: it has 3 labels: l.npy needs 1 or 2, one for the series or one for each step");
     files.write("l.y.npy", npy(&[2], &[0., 1.5]));
-    assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: the label 1.5 at 1 is no whole number");
+    assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: the label 1.5 at 1 is no whole number (a negative one stands for none)");
 }
 
 /// An array of two steps and two channels of a type of NumPy's.
