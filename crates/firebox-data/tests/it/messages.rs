@@ -72,6 +72,12 @@ fn empty_and_short_files() {
     assert_snapshot!(csv("", ""), @"a.csv has no row of data");
     assert_snapshot!(csv("time,x\n", ""), @"a.csv has no row of data");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n", ""), @"a.csv has 1 row of data: a series needs at least 2");
+    // One array is a series where nothing is learnt of it, as it is beside longer ones.
+    let files = Files::new();
+    files.write("one.npy", npy(&[1, 2], &[3., 4.]));
+    assert_snapshot!(files.error("one.npy", ""), @"one.npy has 1 row of data: a series needs at least 2");
+    let (set, _) = firebox_data::read(&files.config("one.npy", ""), &firebox_core::Silent).unwrap();
+    assert_eq!((set.steps(), set.channels().len()), (1, 2));
     assert_snapshot!(csv("\n\n\n", ""), @"a.csv, line 1: the header is empty: it must name the columns");
     assert_snapshot!(message("a.npy", npy(&[0, 3], &[]), ""), @"a.npy holds no value (its shape is [0, 3]): remove it, or leave such arrays out, which `firebox data convert FOLDER SAMPLES --odd skip` does and counts");
     // Nothing of whole numbers is converted, with this array or without it.
