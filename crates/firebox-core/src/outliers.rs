@@ -26,10 +26,13 @@ const RULED: f64 = 0.5;
 /// Fewest steps whose quartiles say anything. A choice.
 const FEWEST: usize = 50;
 
-/// Steps that quartiles are taken of, in data that have more: their shares are right to half a percent. A choice.
-const SAMPLE: usize = 1 << 15;
+/// Places that quartiles are taken from in data of more steps than the sample has: their shares are right to one percent. A choice.
+const PLACES: usize = 2048;
 
-/// Values of all channels that are held for it, as far as there are steps enough left: 32 MB.
+/// Steps of each, which lie in one page of a mapped file, about.
+const TOGETHER: usize = 16;
+
+/// Values of all channels that are held for it, as far as there are places enough left: 32 MB.
 const SAMPLED: usize = 4 << 20;
 
 /// Parts that are looked through side by side: a fixed number, so that all machines find the same.
@@ -142,14 +145,15 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted.get(place).copied().unwrap_or(f64::NAN)
 }
 
-/// The fences of all channels, by a step of each of so many blocks of equal length. Where in its block it lies differs, so
-/// that no period of the data hides from it.
+/// The fences of all channels, by some steps of each of so many blocks of equal length. Where in its block they lie differs,
+/// so that no period of the data hides from them.
 fn fences(set: &SeriesSet, runs: &[Run], all: usize) -> Vec<Fence> {
     let width = set.channels().len();
-    let block = all.div_ceil((SAMPLED / width).clamp(2 * FEWEST, SAMPLE)).max(1);
+    let block = all.div_ceil((SAMPLED / width / TOGETHER).clamp(8, PLACES)).max(1);
+    let together = block.min(TOGETHER);
     let place = |number: usize| {
         let spread = (number as u64).wrapping_mul(SPREAD) >> 32;
-        number * block + ((spread * block as u64) >> 32) as usize
+        number * block + ((spread * (block - together + 1) as u64) >> 32) as usize
     };
     let mut columns = vec![vec![]; width];
     let mut before = 0;
@@ -157,11 +161,15 @@ fn fences(set: &SeriesSet, runs: &[Run], all: usize) -> Vec<Fence> {
         let values = &set.series()[*series].values;
         let own = before..before + steps.len();
         for number in own.start / block..own.end.div_ceil(block) {
-            let place = place(number);
-            if own.contains(&place) {
-                let step = steps.start + place - own.start;
-                values.rows(step * width..(step + 1) * width, width, |row| {
-                    columns.iter_mut().zip(row).for_each(|(column, value)| column.push(*value));
+            let first = place(number);
+            let (first, end) = (first.max(own.start), own.end.min(first + together));
+            if first < end {
+                let [first, end] =
+                    [first, end].map(|step| (steps.start + step - own.start) * width);
+                values.rows(first..end, width, |rows| {
+                    for row in rows.chunks_exact(width) {
+                        columns.iter_mut().zip(row).for_each(|(all, value)| all.push(*value));
+                    }
                 });
             }
         }
@@ -187,11 +195,15 @@ struct Beyond {
 
 impl Beyond {
     fn add(&mut self, new: Seen) {
-        match self.seen.iter_mut().find(|seen| seen.value == new.value) {
-            Some(seen) => seen.count += new.count,
-            None if self.many => {}
-            None if self.seen.len() < DIFFERENT => self.seen.push(new),
-            None => *self = Self { seen: vec![], many: true },
+        if self.many {
+            return;
+        }
+        if let Some(seen) = self.seen.iter_mut().find(|seen| seen.value == new.value) {
+            seen.count += new.count;
+        } else if self.seen.len() < DIFFERENT {
+            self.seen.push(new);
+        } else {
+            *self = Self { seen: vec![], many: true };
         }
     }
 
@@ -294,7 +306,8 @@ mod tests {
         let channels = ["load", "other"].map(|name| Channel::new(name, Role::Other));
         let set = Arc::new(SeriesSet::new(channels.to_vec(), vec![], made.collect()).unwrap());
         let windows = WindowRule { length: 10, stride: 3, whole: false };
-        let parts = split(&set, &windows, &SplitRule::time(0.0, 0.1), &Labels::None).unwrap();
+        let by_time = SplitRule::Time { validation: 0.0, test: 0.1, gap: Some(0) };
+        let parts = split(&set, &windows, &by_time, &Labels::None).unwrap();
         outliers(&parts.train)
     }
 
@@ -354,19 +367,26 @@ mod tests {
             nothing(&[values]);
         }
         // What describes series is no code: one of them is large.
-        let mut sizes: Vec<Vec<f64>> = (0..40).map(|size| vec![f64::from(size); 200]).collect();
-        sizes[17] = vec![5e6; 200];
+        let mut sizes: Vec<Vec<f64>> = (0..40).map(|size| vec![f64::from(size); 400]).collect();
+        sizes[17] = vec![5e6; 400];
         nothing(&sizes);
     }
 
     #[test]
     fn a_period_of_the_data_does_not_hide_from_the_sample() {
-        // Blocks of 4 steps, of which each first is 0.
-        let steps = 4 * SAMPLE;
-        let mut values: Vec<f64> = (0..steps).map(|step| (step % 4) as f64).collect();
-        nothing(&[values.clone()]);
-        values[1000] = 1e20;
-        assert_eq!(found(&[values])[0].first, (0, 1000));
+        let of = |steps: usize| {
+            let values = (0..steps).map(|step| (step % 100) as f64).collect();
+            let series = vec![Series::regular("a", 0, 1, values, 1)];
+            let channels = vec![Channel::new("x", Role::Other)];
+            let set = SeriesSet::new(channels, vec![], series).unwrap();
+            // In two runs, of which no block is aware.
+            let runs = [(0, 0..steps / 3), (0, steps / 3..steps)];
+            fences(&set, &runs, steps)[0].quartiles
+        };
+        assert_eq!(of(PLACES * TOGETHER - 68), [25.0, 74.0], "all of them");
+        // Blocks of one period.
+        let [low, high] = of(100 * PLACES);
+        assert!((low - 25.0).abs() < 10.0 && (high - 75.0).abs() < 10.0, "{low} {high}");
     }
 
     #[test]
