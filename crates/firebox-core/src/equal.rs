@@ -8,7 +8,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::stretch::{SharedStretch, Steps, shared_stretches};
-use crate::{Origin, SeriesSet, SeriesValues};
+use crate::{Origin, SeriesSet, SeriesValues, StepLabels};
 
 /// Values from the middle of a series that are looked at first: they differ in nearly all series that differ, and lie
 /// in one page of a mapped file.
@@ -24,6 +24,10 @@ pub struct EqualSeries {
     pub together: usize,
     /// Names of two of them.
     pub drawn: Option<[String; 2]>,
+    /// How many of all that are told of here equal one of another class.
+    pub contradicting: usize,
+    /// Names of two such series.
+    pub contradiction: Option<[String; 2]>,
     /// Series of the training files that equal one of the test files, which nothing can move.
     pub tested: usize,
     /// Names of one of them, and of the one that it equals.
@@ -63,7 +67,36 @@ impl EqualSeries {
             ));
         }
         warnings.extend(self.shared.as_ref().map(|names| self.of_shared(names)));
+        if let Some([one, other]) = &self.contradiction {
+            let equal = if self.contradicting == 1 { "equals" } else { "equal" };
+            warnings.push(format!(
+                "{} series {equal} one of another class, such as `{one}` and `{other}`: no model can tell them apart; correct their classes, or leave them out",
+                self.contradicting
+            ));
+        }
         warnings
+    }
+
+    /// Counts the members of these units of equal series that have another one of another class.
+    pub(crate) fn contradicting<'a>(
+        set: &SeriesSet,
+        units: impl IntoIterator<Item = &'a [usize]>,
+    ) -> (usize, Option<[String; 2]>) {
+        let class = |index: usize| match set.series()[index].labels {
+            StepLabels::Whole(label) => Some(label),
+            StepLabels::None | StepLabels::PerStep(_) => None,
+        };
+        let (mut count, mut example) = (0, None);
+        for unit in units {
+            let labelled = unit.iter().copied().filter(|index| class(*index).is_some());
+            let labelled: Vec<usize> = labelled.collect();
+            let differs = |index: &&usize| class(**index) != class(labelled[0]);
+            if let Some(other) = labelled.iter().find(differs) {
+                count += labelled.len();
+                example.get_or_insert_with(|| names(set, [labelled[0], *other]));
+            }
+        }
+        (count, example)
     }
 
     fn of_shared(&self, [one, other]: &[String; 2]) -> String {
@@ -88,8 +121,10 @@ impl EqualSeries {
     pub(crate) fn drawn(set: &SeriesSet, units: &[Vec<usize>]) -> Self {
         let mut several = units.iter().filter(|unit| unit.len() > 1);
         let together = several.clone().map(Vec::len).sum();
+        let all = several.clone().map(Vec::as_slice);
+        let (contradicting, contradiction) = Self::contradicting(set, all);
         let drawn = several.next().map(|unit| names(set, [unit[0], unit[1]]));
-        Self { together, drawn, ..Self::default() }
+        Self { together, drawn, contradicting, contradiction, ..Self::default() }
     }
 
     /// Series that equal one of a test file, and others that have steps of one.
@@ -305,6 +340,25 @@ mod tests {
     }
 
     #[test]
+    fn equal_series_of_other_classes_are_counted() {
+        let classes = [Some(0), Some(1), None, Some(1), Some(1), None, Some(0)];
+        let series = classes.iter().enumerate().map(|(index, class)| Series {
+            labels: class.map_or(StepLabels::None, StepLabels::Whole),
+            ..Series::regular(format!("s{index}"), 0, 1, vec![0.0], 1)
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        let names = ["a", "b"].map(str::to_owned).to_vec();
+        let set = SeriesSet::new(channels, names, series.collect()).unwrap();
+        let said = |units: &[Vec<usize>]| {
+            let found = EqualSeries::drawn(&set, units);
+            (found.contradicting, found.contradiction.map(|names| names.concat()))
+        };
+        assert_eq!(said(&[vec![0], vec![3, 4], vec![1, 2, 5]]), (0, None));
+        let pair = |names: &str| Some(names.to_owned());
+        assert_eq!(said(&[vec![2, 0, 1, 4], vec![5], vec![3, 6]]), (5, pair("s0s1")));
+    }
+
+    #[test]
     fn what_is_told_has_a_number_and_an_example() {
         assert!(EqualSeries::default().warnings().is_empty());
         let pair = |a: &str, b: &str| Some([a.to_owned(), b.to_owned()]);
@@ -319,6 +373,11 @@ mod tests {
         let [drawn, given] = &equal.warnings()[..] else { panic!("{equal:?}") };
         assert!(drawn.starts_with("12 series equal another one, such as `a` and `b`: equal"));
         assert!(given.starts_with("1 series of the training files equals one of the test files"));
+        assert_eq!(equal.warnings().len(), 2);
+        let contradicting =
+            EqualSeries { contradicting: 2, contradiction: pair("g", "h"), ..equal.clone() };
+        let said = contradicting.warnings().pop().unwrap();
+        assert!(said.starts_with("2 series equal one of another class, such as `g` and `h`: no"));
         (equal.within, equal.shared) = (2, pair("e", "f"));
         let said = &equal.warnings()[2];
         assert!(

@@ -45,6 +45,7 @@ mod machine;
 mod nearest;
 mod normal;
 mod normalise;
+mod outliers;
 mod precision;
 mod random;
 mod series;
@@ -69,6 +70,7 @@ pub use key::{Key, KeyBuilder, ParseKeyError};
 pub use machine::{GpuSample, MachineSample, MemoryPool};
 pub use nearest::{nearest, nearest_by};
 pub use normalise::{Normalisation, NormaliseError, Normaliser};
+pub use outliers::{Outlier, outliers};
 pub use precision::{
     MatmulPrecision, ParsePrecisionError, ParsePrecisionRuleError, Precision, PrecisionRule,
 };

@@ -76,6 +76,11 @@ impl<'a> Steps<'a> {
         Self { set, channels: (0..set.channels().len()).collect(), ranges }
     }
 
+    /// Each series, as an index into the set, with a run of its steps; no two runs touch.
+    pub(crate) fn runs(&self) -> &[(usize, Range<usize>)] {
+        &self.ranges
+    }
+
     /// Each of them once: the series, as an index into the set, and the step.
     pub(crate) fn each(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.ranges.iter().flat_map(|(series, steps)| steps.clone().map(|step| (*series, step)))

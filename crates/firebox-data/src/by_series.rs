@@ -306,7 +306,7 @@ impl<'a> Taken<'a> {
             clean::refuse_all(&channels, &nothing)?;
             return Ok(End::Again(LeftOut { void: nothing, constant: vec![] }));
         }
-        clean::refuse_short(self.longest.0, || self.longest.1.clone())?;
+        clean::refuse_short(self.longest.0, clean::FEWEST, || self.longest.1.clone())?;
         if let Some(channel) = nothing.first() {
             let files = self.gathered.series().iter();
             let files = files.map(|series| series.place(0).0.to_path_buf());

@@ -17,18 +17,22 @@ use crate::{
     GapPolicy, Interval, Policy, SeriesChecks,
 };
 
-/// Applies the policies to all series.
+/// Steps that the longest series has at least, of data that are learnt from.
+pub(crate) const FEWEST: usize = 2;
+
+/// Applies the policies to all series, of which the longest has so many steps at least.
 ///
 /// # Errors
 ///
 /// When a defect is found whose policy is `error`, and when nothing is left of a series.
 pub(crate) fn clean(
     mut raw: Raw,
+    fewest: usize,
     declared: Option<Interval>,
     policies: &CheckPolicies,
 ) -> Result<(SeriesSet, Checks), DataError> {
     let mut channels = std::mem::take(&mut raw.channels);
-    refuse_short_and_void(&raw, &channels)?;
+    refuse_short_and_void(&raw, fewest, &channels)?;
     let mut works = in_order(std::mem::take(&mut raw.series), &channels, policies);
     let times = works.iter().map(|work| work.raw.time.as_deref().unwrap_or_default());
     let found = most_frequent(times);
@@ -125,10 +129,10 @@ pub(crate) fn refuse_contradiction(
     }
 }
 
-fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataError> {
+fn refuse_short_and_void(raw: &Raw, fewest: usize, channels: &[Channel]) -> Result<(), DataError> {
     let path = |series: &RawSeries| series.place(0).0.to_path_buf();
     if let Some(longest) = raw.series.iter().max_by_key(|series| series.len()) {
-        refuse_short(longest.len(), || path(longest))?;
+        refuse_short(longest.len(), fewest, || path(longest))?;
     }
     for (index, channel) in channels.iter().enumerate() {
         let has = |series: &RawSeries| series.columns[index].iter().any(|value| value.is_finite());
@@ -140,12 +144,13 @@ fn refuse_short_and_void(raw: &Raw, channels: &[Channel]) -> Result<(), DataErro
     Ok(())
 }
 
-/// Refuses data whose longest series, of this file, has one step.
+/// Refuses data whose longest series, of this file, has fewer steps.
 pub(crate) fn refuse_short(
     longest: usize,
+    fewest: usize,
     path: impl FnOnce() -> PathBuf,
 ) -> Result<(), DataError> {
-    match longest < 2 {
+    match longest < fewest {
         true => Err(DataError::TooShort { path: path(), steps: longest }),
         false => Ok(()),
     }

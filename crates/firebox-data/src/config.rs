@@ -170,7 +170,7 @@ pub struct Columns {
     /// four are there, else all columns that are not the time, series or label.
     #[serde(deserialize_with = "at_least_one", skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelColumn>,
-    /// Column of the class of each row. For `.npy` data, the middle part of the name of a second
+    /// Column of the class of each row; a row whose field is empty or NaN has none. For `.npy` data, the middle part of the name of a second
     /// file: with `label = "y"`, the labels of `bars.npy` lie in `bars.y.npy`. `.ts` files have
     /// their own.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -14,6 +14,7 @@ use polars::prelude::*;
 use crate::config::role_of;
 use crate::frame::scan_path;
 use crate::mapping::Mapping;
+use crate::missing::to_declare;
 use crate::time::is_like_time;
 use crate::{Csv, DataError, Format};
 
@@ -293,7 +294,7 @@ fn trimmed(mut frame: DataFrame, csv: &Csv, mapping: &Mapping) -> PolarsResult<D
 }
 
 /// The number that a text is, without blanks around it.
-fn number(text: &str, csv: &Csv) -> Option<f64> {
+pub(crate) fn number(text: &str, csv: &Csv) -> Option<f64> {
     match csv.decimal_comma {
         true => text.replace(',', ".").parse().ok(),
         false => text.parse().ok(),
@@ -392,7 +393,15 @@ fn diagnose(
             {
                 continue;
             }
-            return not_a_number(path, index - blank, column, value, (csv, mapping));
+            let way_out = to_declare(trimmed, csv, || cells(&bytes, separator, *field));
+            let way_out = way_out.unwrap_or_else(|| way_out_of(column, value, csv, mapping));
+            return DataError::Value {
+                path: path.to_owned(),
+                row: index - blank,
+                column: (*column).to_owned(),
+                value: value.clone(),
+                problem: format!("is not a number: {way_out}"),
+            };
         }
     }
     DataError::malformed(path, Format::Csv, error.to_string())
@@ -409,13 +418,16 @@ fn open_quote(bytes: &[u8]) -> Option<usize> {
     open
 }
 
-fn not_a_number(
-    path: &Path,
-    row: usize,
-    column: &str,
-    value: &str,
-    (csv, mapping): (&Csv, &Mapping),
-) -> DataError {
+/// The cells of a column in lines behind the header.
+fn cells(bytes: &[u8], separator: u8, column: usize) -> impl Iterator<Item = String> + '_ {
+    bytes.split(|byte| *byte == b'\n').skip(1).filter_map(move |line| {
+        let line = std::str::from_utf8(line).ok()?.trim_end_matches('\r');
+        fields(line, separator).into_iter().nth(column)
+    })
+}
+
+/// What to do about a value that is not a number.
+fn way_out_of(column: &str, value: &str, csv: &Csv, mapping: &Mapping) -> String {
     let way_out = if let Some(nearly) = nearly(value.trim(), csv) {
         nearly
     } else if mapping.by_default {
@@ -425,13 +437,7 @@ fn not_a_number(
     } else {
         "if it stands for a missing value, list it in `data.csv.missing`"
     };
-    DataError::Value {
-        path: path.to_owned(),
-        row,
-        column: column.to_owned(),
-        value: value.to_owned(),
-        problem: format!("is not a number: {way_out}"),
-    }
+    way_out.to_owned()
 }
 
 /// The way out for a value that is nearly a number.

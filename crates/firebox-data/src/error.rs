@@ -11,7 +11,7 @@ use firebox_core::count;
 pub(crate) use message::{List, nearest};
 
 use io::Room;
-use message::{Findings, Hint, LeaveOut, Quoted, named_by};
+use message::{Findings, Hint, LeaveOut, Quoted, Shell, named_by};
 
 use crate::{Finding, Format};
 
@@ -89,15 +89,15 @@ pub enum DataError {
     Stopped,
     /// A folder whose folders hold arrays.
     #[error(
-        "the folder {path} has no file of data, but folders of .npy arrays: `firebox data convert {path} SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`",
-        path = .folder.display()
+        "the folder {path} has no file of data, but folders of .npy arrays: `firebox data convert {shell} SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`",
+        path = folder.display(), shell = Shell(folder)
     )]
     ClassFolders {
         /// The folder.
         folder: PathBuf,
     },
     /// A folder that `firebox data convert` has not completed.
-    #[error("the folder {path} holds no converted samples, or not all: `firebox data convert ARRAYS {path}` makes them, and goes on where it stopped", path = .folder.display())]
+    #[error("the folder {path} holds no converted samples, or not all: `firebox data convert ARRAYS {shell}` makes them, and goes on where it stopped", path = folder.display(), shell = Shell(folder))]
     NotConverted {
         /// The folder.
         folder: PathBuf,
@@ -170,6 +170,19 @@ pub enum DataError {
         /// The array beside it.
         of: PathBuf,
         /// The middle part of its name.
+        label: String,
+    },
+    /// An array without the file of labels that is asked for.
+    #[error(
+        "{} has no file of labels, {}, which `data.columns.label = \"{label}\"` asks for: put it there (a negative label stands for none), correct the key, or leave it out to learn without labels",
+        of.display(), path.display()
+    )]
+    NoLabelFile {
+        /// The file that is not there.
+        path: PathBuf,
+        /// The array.
+        of: PathBuf,
+        /// What the key says.
         label: String,
     },
     /// A declared interval that is longer than the one between the rows.

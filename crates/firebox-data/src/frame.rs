@@ -221,7 +221,7 @@ impl Reading<'_> {
             channels.par_iter().map(|c| self.numbers(&c.name)).collect::<Result<_, _>>()?;
         let mut classes = Interner::default();
         let labels = match label {
-            Some(name) => RawLabels::PerStep(self.codes(name, &mut classes)?),
+            Some(name) => RawLabels::PerStep(self.classes(name, &mut classes)?),
             None => RawLabels::None,
         };
         let whole = RawSeries {
@@ -291,6 +291,25 @@ impl Reading<'_> {
 
     /// A column of names as codes; a missing name is [`NO_LABEL`]. White space around a name is no part of it.
     pub(crate) fn codes(&self, name: &str, interner: &mut Interner) -> Result<Vec<u32>, DataError> {
+        self.codes_but(name, interner, |_| false)
+    }
+
+    /// A column of classes as codes: of an empty field, and of NaN, which programs write for it, there is no class.
+    pub(crate) fn classes(
+        &self,
+        name: &str,
+        interner: &mut Interner,
+    ) -> Result<Vec<u32>, DataError> {
+        self.codes_but(name, interner, |text| text.eq_ignore_ascii_case("nan"))
+    }
+
+    /// The same where some texts mean that there is none.
+    fn codes_but(
+        &self,
+        name: &str,
+        interner: &mut Interner,
+        is_none: impl Fn(&str) -> bool,
+    ) -> Result<Vec<u32>, DataError> {
         let column = self.column(name)?;
         let text = column.cast(&DataType::String).map_err(|_| {
             self.wrong_type(name, column.dtype(), "names are text, whole numbers or booleans")
@@ -298,6 +317,7 @@ impl Reading<'_> {
         let text = text.str().map_err(|error| self.polars(&error))?;
         let code = |text: Option<&str>| match text.map(str::trim) {
             None | Some("") => NO_LABEL,
+            Some(text) if is_none(text) => NO_LABEL,
             Some(text) => interner.code(text),
         };
         Ok(text.iter().map(code).collect())

@@ -11,7 +11,7 @@ use firebox_cache::Samples;
 use firebox_core::{Key, Listener, SeriesSet, Silent};
 use rayon::prelude::*;
 
-use crate::clean::clean;
+use crate::clean::{FEWEST, clean};
 use crate::content::{AT_ONCE as HASHED, Seen, content_hash_heard, content_hash_until};
 use crate::converted;
 use crate::demand::DemandConfig;
@@ -225,7 +225,7 @@ fn read_and_store(
     // What is counted in files is not stored by files.
     let by_file = !is_by_bytes(inputs[0].format);
     progress.begin(u64::from(!by_file));
-    let (set, mut checks) = long_way(config, inputs, stop, (progress, listener))?;
+    let (set, mut checks) = long_way(config, inputs, FEWEST, stop, (progress, listener))?;
     checks.missing_nowhere = missing::unmatched(inputs, config, stop)?;
     if !by_file {
         progress.next();
@@ -244,7 +244,8 @@ pub fn files(config: &DataConfig) -> Result<Vec<PathBuf>, DataError> {
     Ok(inputs(config)?.into_iter().map(|input| input.path).collect())
 }
 
-/// Reads and checks the data that `config` names, and stores nothing: for data that is used once.
+/// Reads and checks the data that `config` names, and stores nothing: for data that is used once. Series without times
+/// may have a single step.
 ///
 /// # Errors
 ///
@@ -268,7 +269,9 @@ fn read_checked(
         Some(found) => found,
         None => {
             progress.begin(0);
-            long_way(config, inputs, &AtomicBool::new(false), (progress, listener))?
+            // Without times no interval has to be found, and one step is a series, as it is beside longer ones.
+            let fewest = if is_table(inputs[0].format) { FEWEST } else { 1 };
+            long_way(config, inputs, fewest, &AtomicBool::new(false), (progress, listener))?
         }
     };
     progress.end();
@@ -300,6 +303,7 @@ fn short_way(
 fn long_way(
     config: &DataConfig,
     inputs: &[Input],
+    fewest: usize,
     stop: &AtomicBool,
     (progress, listener): (&Progress<'_>, &dyn Listener),
 ) -> Result<(SeriesSet, Checks), DataError> {
@@ -314,7 +318,8 @@ fn long_way(
     let raw = together(batches(inputs, AT_ONCE).flat_map(all_of), inputs, progress)?;
     warn_without_times(listener, table && raw.time.is_none());
     DataError::heed(stop)?;
-    let checked = checked(raw, config)?;
+    let (set, checks) = cleaned_of(raw, fewest, config)?;
+    let checked = with_timeframes(set, checks, config)?;
     DataError::heed(stop)?;
     Ok(checked)
 }
@@ -378,13 +383,22 @@ pub(crate) fn checked(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Check
 }
 
 /// The checks alone. Where constant channels are left out, so are those without any value.
-pub(crate) fn cleaned(mut raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Checks), DataError> {
+pub(crate) fn cleaned(raw: Raw, config: &DataConfig) -> Result<(SeriesSet, Checks), DataError> {
+    cleaned_of(raw, FEWEST, config)
+}
+
+/// The same of series of which the longest has so many steps at least.
+fn cleaned_of(
+    mut raw: Raw,
+    fewest: usize,
+    config: &DataConfig,
+) -> Result<(SeriesSet, Checks), DataError> {
     let dropped = match config.checks.constant {
         ConstantPolicy::Drop => drop_void(&mut raw)?,
         ConstantPolicy::Error | ConstantPolicy::Keep => vec![],
     };
     let named = raw.by.is_some();
-    let (set, mut checks) = clean(raw, config.interval, &config.checks)
+    let (set, mut checks) = clean(raw, fewest, config.interval, &config.checks)
         .map_err(|error| explained(error, config, named))?;
     checks.findings.extend(dropped);
     Ok((set, checks))
@@ -497,6 +511,10 @@ fn key(
         // What a name of a column and of a file means was once decided by the order of the files.
         key = key.field("names", "told apart");
     }
+    if is_table(inputs[0].format) && config.columns.label.is_some() {
+        // It was a class once.
+        key = key.field("label", "NaN is none");
+    }
     if config.checks.crowded == CrowdedPolicy::Drop {
         // Of rows of a higher rate, the first one stayed once that was early enough.
         key = key.field("crowded", "the nearest stays");
@@ -510,7 +528,7 @@ fn key(
             .field("name", input.stem())
             .field("origin", format!("{:?}", input.origin))
             .field("content", hash_of_file.as_bytes());
-        if let Some(labels) = label_file(config, input) {
+        if let Some(labels) = labels_there(config, input)? {
             key = key.field("labels", content_hash_until(&labels, stop)?.as_bytes());
         }
     }
@@ -543,6 +561,17 @@ fn refuse_copies(inputs: &[Input], hashes: &[blake3::Hash]) -> Result<(), DataEr
 pub(crate) fn label_file(config: &DataConfig, input: &Input) -> Option<PathBuf> {
     let label = config.columns.label.as_ref().filter(|_| input.format == Format::Npy)?;
     Some(input.path.with_file_name(format!("{}.{label}.npy", input.stem())))
+}
+
+/// The same, refused if it is not there.
+fn labels_there(config: &DataConfig, input: &Input) -> Result<Option<PathBuf>, DataError> {
+    match label_file(config, input) {
+        Some(path) if !path.exists() => {
+            let label = config.columns.label.clone().unwrap_or_default();
+            Err(DataError::NoLabelFile { path, of: input.path.clone(), label })
+        }
+        found => Ok(found),
+    }
 }
 
 /// What all files give, with their classes in order.
@@ -610,7 +639,7 @@ pub(crate) fn each_part<E: From<DataError>>(
         );
     }
     let bytes = file.metadata().map_err(DataError::io("read", path))?.len();
-    let labels = match label_file(config, input) {
+    let labels = match labels_there(config, input)? {
         Some(path) => {
             let bytes = fs::read(&path).map_err(DataError::io("read", &path))?;
             Some((path, bytes))

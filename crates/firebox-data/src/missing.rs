@@ -2,6 +2,8 @@
 //!
 //! Files are looked through as bytes, up to the first cell of each text, so that only those that do not occur take a whole
 //! reading. Whoever reads the columns does not say what a missing value was.
+//!
+//! And texts that mostly stand for a missing value, and were not declared.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -11,13 +13,49 @@ use std::sync::atomic::AtomicBool;
 
 use rayon::prelude::*;
 
-use crate::csv::{fields, header, separator};
+use crate::csv::{fields, header, number, separator};
 use crate::input::Input;
 use crate::mapping::Mapping;
-use crate::{DataConfig, DataError, Format};
+use crate::{Csv, DataConfig, DataError, Format};
 
 /// Bytes that are looked through at once, and a line more.
 const BLOCK: u64 = 1 << 20;
+
+/// What mostly stands for a missing value, in small letters: what pandas reads as such, and signs that people write.
+const USUAL: [&str; 17] = [
+    "na", "n/a", "#n/a", "#na", "<na>", "null", "nil", "none", "missing", "-", "--", "?", ".",
+    "-nan", "#null!", "1.#ind", "1.#qnan",
+];
+
+/// Cells of a column that are looked at.
+const CELLS: usize = 10_000;
+
+/// The way out where a cell holds such a text, and most others of its column numbers.
+pub(crate) fn to_declare<C: Iterator<Item = String>>(
+    text: &str,
+    csv: &Csv,
+    cells: impl FnOnce() -> C,
+) -> Option<String> {
+    let is_usual = |text: &str| USUAL.contains(&text.to_lowercase().as_str());
+    is_usual(text).then_some(())?;
+    let (mut numbers, mut others) = (0, 0);
+    for cell in cells().take(CELLS) {
+        let cell = cell.trim();
+        match number(cell, csv) {
+            Some(_) => numbers += 1,
+            None if cell.is_empty() || is_usual(cell) => {}
+            None => others += 1,
+        }
+    }
+    let declared = csv.missing.iter().map(String::as_str).chain([text]);
+    let declared: Vec<String> = declared.map(|text| format!("{text:?}")).collect();
+    (numbers > others).then(|| {
+        format!(
+            "if it stands for a missing value, set `data.csv.missing = [{}]`",
+            declared.join(", ")
+        )
+    })
+}
 
 /// The declared texts that are no cell of a column in use, in any of these files.
 pub(crate) fn unmatched(
@@ -139,6 +177,27 @@ mod tests {
         check(&[&file("2024-01-01,?  ,1,7\n2024-01-02, !,1,7\n")], &["?", "!", " !"], &["!"]);
         // Not of a column that is not read, and not of the header.
         check(&[&file("2024-01-01,1,2,NA\n")], &["NA", "x", "", "7"], &["NA", "x", "7"]);
+    }
+
+    #[test]
+    fn a_usual_text_among_numbers_is_to_be_declared() {
+        let told = |text: &str, cells: &[&str], missing: &[&str]| {
+            let missing = missing.iter().map(ToString::to_string).collect();
+            let csv = Csv { missing, ..Csv::default() };
+            to_declare(text, &csv, || cells.iter().map(ToString::to_string))
+        };
+        let way_out = |list: &str| {
+            Some(format!("if it stands for a missing value, set `data.csv.missing = [{list}]`"))
+        };
+        for text in ["NA", "n/a", "#N/A", "null", "None", "-", "?"] {
+            let list = format!("\"{text}\"");
+            assert_eq!(told(text, &["1.5", text, "", " 2"], &[]), way_out(&list));
+        }
+        assert_eq!(told("NA", &["NA", "3"], &["-9999"]), way_out("\"-9999\", \"NA\""));
+        // A column of names, and one without a number.
+        assert_eq!(told("NA", &["EU", "NA", "1", "AS"], &[]), None);
+        assert_eq!(told("NA", &["NA", "", "NA"], &[]), None);
+        assert_eq!(told("fine", &["1", "fine", "2"], &[]), None);
     }
 
     #[test]

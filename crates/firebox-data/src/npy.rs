@@ -577,9 +577,9 @@ fn codes(path: &Path, bytes: &[u8], classes: &mut Interner) -> Result<Vec<u32>, 
     let malformed = |problem| DataError::malformed(path, Format::Npy, problem);
     let array = parse(bytes).map_err(malformed)?;
     let code = |(index, value): (usize, f64)| match value {
-        value if value.fract() != 0.0 || !value.is_finite() => {
-            Err(malformed(format!("the label {value} at {index} is no whole number")))
-        }
+        value if value.fract() != 0.0 || !value.is_finite() => Err(malformed(format!(
+            "the label {value} at {index} is no whole number (a negative one stands for none)"
+        ))),
         value if value < 0.0 => Ok(NO_LABEL),
         value => Ok(classes.code(&format!("{value}"))),
     };

@@ -1,9 +1,10 @@
 //! Tables of texts with a column for each label: CSV, Parquet, Arrow, and JSON with a row a line.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use firebox_core::LabelledTexts;
+use firebox_core::{LabelledTexts, quoted};
 use polars::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -321,13 +322,39 @@ impl Reading<'_> {
         match value.map(|value| value.trim().to_lowercase()).as_deref() {
             Some("1" | "1.0" | "true") => Ok(true),
             Some("0" | "0.0" | "false") => Ok(false),
-            _ => Err(self.problem(format!(
-                "the label `{name}` is {} in row {}; a label is 0 or 1. Name the columns of labels in \
-                 `text.columns.labels` if this is none",
-                value.map_or("empty".to_owned(), |value| format!("`{value}`")),
-                row + 1
-            ))),
+            _ => {
+                let way_out = self.classes_of(name).map_or_else(
+                    || {
+                        "Name the columns of labels in `text.columns.labels` if this is none"
+                            .to_owned()
+                    },
+                    |classes| one_column_each(name, &classes),
+                );
+                Err(self.problem(format!(
+                    "the label `{name}` is {} in row {}; a label is 0 or 1. {way_out}",
+                    value.map_or("empty".to_owned(), |value| format!("`{value}`")),
+                    row + 1
+                )))
+            }
         }
+    }
+
+    /// The names of classes that a column holds, if it does: few, again and again, and none but names.
+    fn classes_of(&self, name: &str) -> Option<Vec<String>> {
+        const MOST: usize = 50;
+        let mut classes = BTreeSet::new();
+        let mut rows = 0;
+        for value in self.column("labels", name).ok()?.iter().flatten() {
+            let value = value.trim();
+            if value.is_empty() {
+                continue;
+            }
+            (value.parse::<f64>().is_err() && classes.len() <= MOST).then_some(())?;
+            classes.insert(value.to_owned());
+            rows += 1;
+        }
+        ((2..=MOST).contains(&classes.len()) && 2 * classes.len() <= rows)
+            .then(|| classes.into_iter().collect())
     }
 
     /// The evidence in bytes.
@@ -373,6 +400,24 @@ impl Reading<'_> {
     }
 }
 
+/// What to do about a column of classes' names.
+fn one_column_each(name: &str, classes: &[String]) -> String {
+    let columns: Vec<String> = match classes {
+        // The other one is told by it.
+        [_, positive] => vec![positive.clone()],
+        all => all.to_vec(),
+    };
+    let [make, is] = match columns.len() {
+        1 => ["a column", "the class is that one, and 0 where it is the other"],
+        _ => ["a column for each class", "the class is that one, and 0 elsewhere"],
+    };
+    format!(
+        "`{name}` holds names of classes: make {make} instead ({}), 1 where {is}, and leave `{name}` out of the table, or \
+         name those in `text.columns.labels`",
+        quoted(&columns, 8)
+    )
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test says why it fails by panicking")]
 mod tests {
@@ -410,6 +455,29 @@ mod tests {
         assert_eq!(again.texts, texts.texts);
         assert_eq!((again.spans, again.groups), (texts.spans, texts.groups));
         assert_eq!(again.truth.iter().filter(|t| **t).count(), 1);
+    }
+
+    #[test]
+    fn a_column_of_names_has_its_way_out() {
+        let table = |classes: &[&str]| {
+            let rows = classes.iter().enumerate();
+            let rows: String = rows.map(|(row, class)| format!("t{row},{class},,,a\n")).collect();
+            read("a.csv", &format!("text,kind,from,to,author\n{rows}")).unwrap_err()
+        };
+        let start = "the label `kind` is `spam` in row 1; a label is 0 or 1. `kind` holds names of classes: make ";
+        let two = table(&["spam", "ham", "ham", "spam"]);
+        let expected =
+            format!("{start}a column instead (`spam`), 1 where the class is that one, and 0");
+        assert!(two.contains(&expected), "{two}");
+        let three = table(&["spam", "ham", "news", "spam", "", "ham", "news"]);
+        let expected = format!("{start}a column for each class instead (`ham`, `news`, `spam`), 1");
+        assert!(three.contains(&expected), "{three}");
+        assert!(three.contains("`text.columns.labels`"), "{three}");
+        // Other texts are no classes, nor are numbers.
+        for other in [&["one", "two", "three"][..], &["2", "1", "2", "1"]] {
+            let said = table(other);
+            assert!(said.ends_with("in `text.columns.labels` if this is none"), "{said}");
+        }
     }
 
     #[test]

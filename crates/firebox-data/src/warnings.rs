@@ -1,8 +1,9 @@
 //! What is told of data, whether they were read now or by an earlier run.
 
+use std::collections::BTreeMap;
 use std::fs;
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, quoted};
 
 use crate::input::Input;
 use crate::{Checks, DataConfig, Format, npy, time};
@@ -15,6 +16,36 @@ pub(crate) fn warn_of(listener: &dyn Listener, config: &DataConfig, checks: &Che
     warn_of_unit(listener, config, checks);
     warn_of_lost(listener, checks);
     warn_of_missing(listener, checks);
+    if let Some(message) = alike(&checks.classes) {
+        warn(listener, message);
+    }
+}
+
+/// What is said of classes that are the same word or number, written in several ways.
+fn alike(classes: &[String]) -> Option<String> {
+    const NAMED: usize = 4;
+    let mut by_word = BTreeMap::<String, Vec<&String>>::new();
+    for class in classes {
+        let word = match class.parse::<f64>() {
+            Ok(number) => number.to_string(),
+            Err(_) => class.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase(),
+        };
+        by_word.entry(word).or_default().push(class);
+    }
+    let several: Vec<Vec<&String>> = by_word.into_values().filter(|all| all.len() > 1).collect();
+    if several.is_empty() {
+        return None;
+    }
+    let shown = several.iter().take(NAMED).map(|all| quoted(all, NAMED));
+    let shown: Vec<String> = shown.map(|names| names.replace("`, `", "` and `")).collect();
+    let more = match several.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Some(format!(
+        "classes differ by letter case, spaces or how a number is written alone: {}{more}: each is a class of its own; write them alike if they are one",
+        shown.join("; ")
+    ))
 }
 
 /// Texts that would have been read as missing values.
@@ -111,6 +142,20 @@ mod tests {
 
     use super::*;
     use crate::input::inputs;
+
+    #[test]
+    fn classes_that_are_written_in_several_ways_are_told_of() {
+        let said =
+            |classes: &[&str]| alike(&classes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(said(&["sit", "stand", "1", "2", "10", "sit down", "sitdown"]), None);
+        assert_eq!(said(&[]), None);
+        let found = said(&["1", "1.0", "Lie  down", "Sit", "lie down", "sit", "walk"]).unwrap();
+        let expected = "classes differ by letter case, spaces or how a number is written alone: `1` and `1.0`; `Lie  down` and `lie down`; `Sit` and `sit`: each is";
+        assert!(found.starts_with(expected), "{found}");
+        let many: Vec<String> =
+            (0..6).flat_map(|at| [format!("a{at}"), format!("A{at}")]).collect();
+        assert!(alike(&many).unwrap().contains("`a3` and `A3`; and 2 more: each"));
+    }
 
     #[test]
     fn large_arrays_that_could_be_converted_are_told_of() {

@@ -4,6 +4,7 @@
 //! samples there are is known before the first is stored. What was finished before an interruption is kept. Nothing
 //! is normalised, cut into windows or augmented.
 
+mod output;
 #[cfg(test)]
 mod tests;
 
@@ -137,6 +138,18 @@ pub enum ConvertError {
         /// The folder to write.
         output: PathBuf,
     },
+    /// A folder to write with files of somebody else.
+    #[error(
+        "the folder to write, {}, holds other files, such as `{found}`, and no conversion that was begun\n  \
+         name a new or an empty folder, or one that a conversion of the same arrays has begun",
+        output.display()
+    )]
+    Occupied {
+        /// The folder to write.
+        output: PathBuf,
+        /// What lies there.
+        found: String,
+    },
     /// A value that the type of the samples does not hold.
     #[error(
         "{}, sample {sample}, step {step}, channel {channel}: {value} cannot be stored as {storage}\n  {way_out}",
@@ -197,27 +210,14 @@ impl ConvertError {
             | Self::Damaged { .. }
             | Self::Nothing { .. }
             | Self::Nested { .. }
+            | Self::Occupied { .. }
             | Self::Value { .. } => true,
         }
     }
 }
 
-/// Refuses to write where arrays are read, which would then be arrays and shards at once.
-fn apart(folder: &Path, output: &Path) -> Result<(), ConvertError> {
-    let Ok(folder) = folder.canonicalize() else { return Ok(()) };
-    // A folder to be made is where its parent is.
-    let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
-    let parent = || Some(parent.canonicalize().ok()?.join(output.file_name()?));
-    let Some(found) = output.canonicalize().ok().or_else(parent) else { return Ok(()) };
-    match found.starts_with(&folder) || folder.starts_with(&found) {
-        true => Err(ConvertError::Nested { output: output.to_owned() }),
-        false => Ok(()),
-    }
-}
-
 /// Converts the arrays of a folder, and those of the folders in it, whose names become classes. Of arrays beside such
-/// folders, which have no class, a warning tells.
+/// folders, which have no class, a warning tells, and of folders without an array beside them.
 ///
 /// # Errors
 ///
@@ -229,7 +229,7 @@ pub fn convert(
     config: &ConvertConfig,
     listener: &dyn Listener,
 ) -> Result<Converted, ConvertError> {
-    apart(folder, output)?;
+    output::check(folder, output)?;
     let paths = array_paths(folder)?;
     let limit = if config.length == 0 { usize::MAX } else { config.length };
     let found = open(&paths, limit, config.odd, listener)?;
@@ -270,7 +270,7 @@ pub fn convert(
         let message = format!("{some} of {all} {were} left out {}", which(names, reason));
         listener.on(&Event::Warning { message });
     }
-    if let Some(message) = classless(folder, &arrays) {
+    for message in classless(folder, &arrays).into_iter().chain(output::empty(folder, &paths)) {
         listener.on(&Event::Warning { message });
     }
     let written = Samples::write(output, &spec, listener, |sample, out| {

@@ -46,13 +46,18 @@ pub(super) fn parts_given(
         tested.left_out.iter().for_each(|index| parts[*index] = LEFT_OUT);
         train.retain(|index| parts[*index] != LEFT_OUT);
     }
+    let used: Vec<usize> = (0..parts.len()).filter(|index| parts[*index] != LEFT_OUT).collect();
+    let all = units(&firsts, &used);
+    let (contradicting, contradiction) =
+        EqualSeries::contradicting(set, all.iter().map(Vec::as_slice));
     let units = units(&firsts, &train);
     // Where nothing is drawn, nothing is drawn together.
     let drawn = match validation > 0.0 {
         true => EqualSeries::drawn(set, &units),
         false => EqualSeries::default(),
     };
-    let equal = EqualSeries { together: drawn.together, drawn: drawn.drawn, ..tested };
+    let EqualSeries { together, drawn, .. } = drawn;
+    let equal = EqualSeries { together, drawn, contradicting, contradiction, ..tested };
     draw(set, units, &[(1, validation)], Stream::new(seed, "validation split"), &mut parts);
     Ok((parts, equal))
 }
@@ -303,7 +308,9 @@ mod tests {
             assert!(parts.validation.len().abs_diff(6) <= 1, "{seed}");
             let warnings = parts.equal.warnings();
             assert!(warnings[0].starts_with("40 series equal another one, such as `s0` and `s1`"));
-            assert_eq!((warnings.len(), parts.equal.tested), (1, 0));
+            let expected = "40 series equal one of another class, such as `s0` and `s1`: ";
+            assert!(warnings[1].starts_with(expected), "{warnings:?}");
+            assert_eq!((warnings.len(), parts.equal.tested), (2, 0));
         }
     }
 
@@ -332,7 +339,8 @@ mod tests {
         let (parts, equal) = parts_given(&of_values(&series(true)), 0.2, 3, keep).unwrap();
         assert_eq!(parts_given(&of_values(&series(false)), 0.2, 3, keep).unwrap().0, parts);
         assert_eq!((equal.together, equal.tested), (0, 3));
-        let [warning] = &equal.warnings()[..] else { panic!("{equal:?}") };
+        let [warning, other] = &equal.warnings()[..] else { panic!("{equal:?}") };
+        assert!(other.starts_with("6 series equal one of another class, such as `s37` and `s40`"));
         let expected =
             "3 series of the training files equal one of the test files, such as `s37` and `s40`";
         assert!(warning.starts_with(expected), "{warning}");

@@ -1,7 +1,7 @@
 //! Pieces of messages: a name that may have been meant, lists that are cut, defects with their ways out.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use firebox_core::quoted;
 
@@ -57,6 +57,20 @@ impl fmt::Display for Quoted<'_> {
             write!(f, "{}\"{}\"", if index == 0 { "" } else { ", " }, path.display())?;
         }
         if self.0.len() > SHOWN { f.write_str(", ...") } else { Ok(()) }
+    }
+}
+
+/// A path as a word of a command, in quotes where a shell would divide it or see more in it.
+pub(super) struct Shell<'a>(pub(super) &'a Path);
+
+impl fmt::Display for Shell<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.0.display().to_string();
+        let is_plain = |one: char| one.is_alphanumeric() || "/._-+=:,@%".contains(one);
+        match path.chars().all(is_plain) {
+            true => f.write_str(&path),
+            false => write!(f, "'{}'", path.replace('\'', r"'\''")),
+        }
     }
 }
 

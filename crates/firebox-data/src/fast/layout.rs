@@ -65,7 +65,7 @@ impl Layout {
             return Some(table.with(frame, mapping));
         };
         let mut own = Interner::default();
-        let codes = table.reading(zone).codes(&label, &mut own).ok()?;
+        let codes = table.reading(zone).classes(&label, &mut own).ok()?;
         let of_all: Vec<u32> = {
             let mut all = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
             own.names.iter().map(|name| all.code(name)).collect()

@@ -399,6 +399,15 @@ fn labels_are_those_of_the_long_way() {
     );
     assert_eq!(checks.classes, ["calm", "wild"]);
     assert!(short == long);
+    // NaN is what programs write for a class that is missing; a series may be called so.
+    let [nan, long] = ways(&text(&|row| ["calm", "NaN", "wild"][row % 3].to_owned()), label);
+    assert!(nan == long && nan == short, "{nan:?}");
+    let [nan, _] = ways(&text(&|row| ["calm", " nan ", "wild"][row % 3].to_owned()), label);
+    assert!(nan == short, "{nan:?}");
+    let series = |config: &mut DataConfig| config.columns.series = Some("state".to_owned());
+    let [short, long] = ways(&text(&|row| ["a", "NaN"][row / 101].to_owned()), series);
+    let names = short.as_ref().map(|(set, _)| set.series()[1].name.clone());
+    assert!(short == long && names == Ok("NaN".to_owned()), "{names:?}");
     let [short, long] = ways(&text(&|row| (row * 7 % 12).to_string()), label);
     let (set, _) = short.as_ref().unwrap();
     assert_eq!((set.classes().len(), &*set.classes()[11]), (12, "11"), "by their values");

@@ -37,6 +37,10 @@ fn paths() {
     let array = npy(&[2, 1], &[1., 2.]);
     files.write("classes/cat/a.npy", array);
     assert_snapshot!(files.error("classes", ""), @"the folder classes has no file of data, but folders of .npy arrays: `firebox data convert classes SAMPLES` makes them samples whose classes are the folders; then name SAMPLES in `data.path`");
+    files.write("my cat's/cat/a.npy", npy(&[2, 1], &[1., 2.]));
+    let quoted = files.error("my cat's", "");
+    assert!(quoted.contains(r"the folder my cat's has"), "{quoted}");
+    assert!(quoted.contains(r"my cat'\''s' SAMPLES`"), "{quoted}");
     for name in ["b", "a", "c/.hidden"] {
         files.write(&format!("tables/{name}/x.csv"), bars(3));
     }
@@ -68,6 +72,12 @@ fn empty_and_short_files() {
     assert_snapshot!(csv("", ""), @"a.csv has no row of data");
     assert_snapshot!(csv("time,x\n", ""), @"a.csv has no row of data");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n", ""), @"a.csv has 1 row of data: a series needs at least 2");
+    // One array is a series where nothing is learnt of it, as it is beside longer ones.
+    let files = Files::new();
+    files.write("one.npy", npy(&[1, 2], &[3., 4.]));
+    assert_snapshot!(files.error("one.npy", ""), @"one.npy has 1 row of data: a series needs at least 2");
+    let (set, _) = firebox_data::read(&files.config("one.npy", ""), &firebox_core::Silent).unwrap();
+    assert_eq!((set.steps(), set.channels().len()), (1, 2));
     assert_snapshot!(csv("\n\n\n", ""), @"a.csv, line 1: the header is empty: it must name the columns");
     assert_snapshot!(message("a.npy", npy(&[0, 3], &[]), ""), @"a.npy holds no value (its shape is [0, 3]): remove it, or leave such arrays out, which `firebox data convert FOLDER SAMPLES --odd skip` does and counts");
     // Nothing of whole numbers is converted, with this array or without it.
@@ -146,7 +156,9 @@ fn a_csv_that_ends_within_a_row_is_refused_whichever_columns_are_read() {
 #[test]
 fn values_of_csv() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,1.2.3\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1.2.3` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
-    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, list it in `data.csv.missing`");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,NA\n", "columns = { channels = ['x'] }"), @r#"a.csv, row 2, column `x`: `NA` is not a number: if it stands for a missing value, set `data.csv.missing = ["NA"]`"#);
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,#N/A\n2024-01-04,4\n", ""), @r##"a.csv, row 2, column `x`: `#N/A` is not a number: if it stands for a missing value, set `data.csv.missing = ["#N/A"]`"##);
+    assert_snapshot!(csv("time,x\n2024-01-02,low\n2024-01-03,high\n", "columns = { channels = ['x'] }"), @"a.csv, row 1, column `x`: `low` is not a number: if it stands for a missing value, list it in `data.csv.missing`");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,2,3\n", ""), @"a.csv, line 3: 3 fields, but the header names 2 columns");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n\n2024-01-03,1OO \n", "columns = { channels = ['x'] }"), @"a.csv, row 2, column `x`: `1OO ` is not a number: correct it, or list it in `data.csv.missing` if it stands for a missing value");
     assert_snapshot!(csv("time;x\n2024-01-02;1,5\n2024-01-03;2\n", "csv = { separator = ';' }"), @"a.csv, row 1, column `x`: `1,5` is not a number: set `data.csv.decimal_comma` to true if its comma is a decimal one, or remove the comma if it separates thousands");
@@ -293,7 +305,7 @@ fn arrays() {
     assert_snapshot!(message("a.npy", &good, "columns = { channels = ['x'] }"), @"`data.columns.channels` has 1 name, but a.npy has 2 channels: name all of them, in order");
     assert_snapshot!(message("a.npy", &good, "columns = { time = 't' }"), @"`data.columns.time` does not apply to npy files: the steps of these files have no column of times");
     assert_snapshot!(message("a.npy", &good, "interval = '1min'"), @"`data.interval` does not apply to npy files: its steps have no times");
-    assert_snapshot!(message("a.npy", &good, "columns = { label = 'y' }"), @"cannot open a.y.npy: No such file or directory (os error 2)");
+    assert_snapshot!(message("a.npy", &good, "columns = { label = 'y' }"), @r#"a.npy has no file of labels, a.y.npy, which `data.columns.label = "y"` asks for: put it there (a negative label stands for none), correct the key, or leave it out to learn without labels"#);
     let files = Files::new();
     files.write("v/a.npy", &good);
     files.write("v/b.npy", npy(&[2, 3], &[1., 2., 3., 4., 5., 6.]));
@@ -307,7 +319,7 @@ fn arrays() {
     files.write("l.y.npy", npy(&[3], &[0., 1., 2.]));
     assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: it has 3 labels: l.npy needs 1 or 2, one for the series or one for each step");
     files.write("l.y.npy", npy(&[2], &[0., 1.5]));
-    assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: the label 1.5 at 1 is no whole number");
+    assert_snapshot!(files.error("l.npy", "columns = { label = 'y' }"), @"l.y.npy is not a valid npy file: the label 1.5 at 1 is no whole number (a negative one stands for none)");
 }
 
 /// An array of two steps and two channels of a type of NumPy's.

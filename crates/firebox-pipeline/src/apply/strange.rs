@@ -7,6 +7,10 @@ use firebox_export::ModelCard;
 /// Scales from the centre beyond which hardly any value of the training lies.
 const FAR: f64 = 10.0;
 
+/// Scales from the centre that a single value is told of from: one that is so far out among the training data would have
+/// made their scale larger, unless they were a million (Chebyshev's inequality). A choice.
+const ABSURD: f64 = 1000.0;
+
 /// Share of any values that may lie more than [`FAR`] standard deviations from their mean (Chebyshev's inequality).
 const OF_DEVIATIONS: f64 = 1.0 / (FAR * FAR);
 
@@ -42,6 +46,7 @@ pub(super) fn unknown([unknown, all]: [u64; 2], training: Option<f64>) -> Option
 struct Seen {
     steps: u64,
     far: u64,
+    absurd: u64,
     /// The farthest value: how many scales from the centre, the value, its series and step.
     farthest: (f64, f64, String, usize),
     /// The least and the greatest value.
@@ -59,6 +64,7 @@ impl Seen {
         self.ends = Some((low.min(value), high.max(value)));
         let away = (value - center).abs() / scale;
         self.far += u64::from(away > FAR);
+        self.absurd += u64::from(away > ABSURD);
         if away > self.farthest.0.max(FAR) {
             self.farthest = (away, value, series.to_owned(), step);
         }
@@ -191,10 +197,15 @@ impl<'a> Strange<'a> {
 }
 
 fn far(seen: &Seen, share: f64, what: &str) -> Option<String> {
-    if !beyond(seen.far, share * seen.steps as f64) {
-        return None;
-    }
     let (away, value, series, step) = &seen.farthest;
+    if !beyond(seen.far, share * seen.steps as f64) {
+        let lie = if seen.absurd == 1 { "lies" } else { "lie" };
+        return (seen.absurd > 0).then(|| format!(
+            "{what}: {} of {} values {lie} more than {ABSURD} scales of the training data from its centre, such as {value:e} ({away:.2e} scales; series {series}, step {step}): what the model says of windows with such a value is a guess\n  \
+             correct it, or read it as a missing value (`data.csv.missing` of CSV files; NaN in others) with `data.checks.not_finite`",
+            seen.absurd, seen.steps
+        ));
+    }
     Some(format!(
         "{what} is not what the model was trained on: {} of {} values lie more than {FAR} scales of the training data from its centre, such as {value} ({away:.0} scales; series {series}, step {step}): what the model says of them is a guess\n  \
          check the units and the order of the channels, or train on data like this",
@@ -237,8 +248,16 @@ mod tests {
         let usual: Vec<f64> = (0..300).map(|at| 5.0 + f64::from(at % 11) - 5.0).collect();
         assert_eq!(said("standard", &usual), [""; 0]);
         let mut few = usual.clone();
-        few[7] = 1e6;
+        few[7] = 1000.0;
         assert_eq!(said("standard", &few), [""; 0], "one outlier of 300");
+        few[7] = 1e20;
+        for kind in ["standard", "robust"] {
+            let found = said(kind, &few);
+            assert_eq!(found.len(), 1, "{found:?}");
+            let expected = "channel `load`: 1 of 300 values lies more than 1000 scales of the training data from its centre, such as 1e20 (5.00e19 scales; series a, step 7)";
+            assert!(found[0].starts_with(expected), "{}", found[0]);
+        }
+        assert_eq!(said("window-standard", &few), [""; 0]);
         let thousandfold: Vec<f64> = usual.iter().map(|value| 1000.0 * value).collect();
         let found = said("standard", &thousandfold);
         assert_eq!(found.len(), 1);

@@ -521,6 +521,27 @@ fn windows_that_the_encoder_leaves_nothing_of_are_refused_by_file_and_length() {
 }
 
 #[test]
+fn an_array_of_one_step_is_a_window_of_a_model_of_whole_series() {
+    let mut saved = encoder();
+    (saved.card.window.whole, saved.card.interval) = (true, None);
+    let project = Project::new(&saved);
+    let text = "{'descr': '<f8', 'fortran_order': False, 'shape': (1, 4), }\n";
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((text.len() as u16).to_le_bytes());
+    bytes.extend(text.as_bytes());
+    [1.0_f64, 2.0, 0.5, 1.5].iter().for_each(|value| bytes.extend(value.to_le_bytes()));
+    std::fs::write(project.at("a.npy"), &bytes).unwrap();
+    let request = project.request(&["a.npy"], Wanted::Embedding { wide: false });
+    assert_eq!(run(&request).unwrap().windows, 1);
+    // Of another model it is told that it is too short for its windows.
+    saved.card.window.whole = false;
+    let project = Project::new(&saved);
+    std::fs::write(project.at("a.npy"), &bytes).unwrap();
+    let message = refused(&project.request(&["a.npy"], Wanted::Embedding { wide: false }));
+    assert!(message.contains("the longest") && message.contains("series `a`"), "{message}");
+}
+
+#[test]
 fn data_without_times_is_refused_unless_the_length_of_its_steps_is_said() {
     let project = Project::new(&encoder());
     untimed(&project.at("a.csv"), 30);

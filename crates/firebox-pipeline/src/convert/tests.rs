@@ -254,6 +254,59 @@ fn arrays_beside_folders_of_classes_are_told_of() {
 }
 
 #[test]
+fn folders_without_an_array_beside_those_of_classes_are_told_of() {
+    let root = tempfile::tempdir().unwrap();
+    let arrays = root.path().join("arrays");
+    let said = |output: &str| {
+        let said = Mutex::new(Vec::new());
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                said.lock().unwrap().push(message.clone());
+            }
+        };
+        convert(&arrays, &root.path().join(output), &ConvertConfig::default(), &listener).unwrap();
+        said.into_inner().unwrap()
+    };
+    array(&arrays.join("a.npy"), &[4, 2], false, |at| at as f32);
+    fs::create_dir(arrays.join("notes")).unwrap();
+    assert_eq!(said("no class"), [""; 0]);
+    fs::rename(arrays.join("a.npy"), arrays.join("notes/a.npy")).unwrap();
+    for hidden in ["dogs", ".hidden"] {
+        fs::create_dir(arrays.join(hidden)).unwrap();
+    }
+    let expected = "1 folder holds no .npy array, and is no class (`dogs`): put its arrays there, or remove it if no class is meant";
+    assert_eq!(said("one"), [expected]);
+    fs::create_dir(arrays.join("cats")).unwrap();
+    let [both] = &said("two")[..] else { panic!() };
+    let expected = "2 folders hold no .npy array, and are no classes (`cats`, `dogs`): put their";
+    assert!(both.starts_with(expected), "{both}");
+}
+
+#[test]
+fn samples_are_not_written_among_files_of_somebody_else() {
+    let root = tempfile::tempdir().unwrap();
+    let (arrays, output) = (root.path().join("arrays"), root.path().join("samples"));
+    array(&arrays.join("a.npy"), &[4, 2], false, |at| at as f32);
+    array(&output.join("cats/a.npy"), &[4, 2], false, |at| at as f32);
+    let config = ConvertConfig::default();
+    let error = convert(&arrays, &output, &config, &Silent).unwrap_err();
+    assert!(error.is_bad_input());
+    let expected = format!(
+        "the folder to write, {}, holds other files, such as `cats`, and no conversion that was begun\n  name a new or an empty folder, or one that a conversion of the same arrays has begun",
+        output.display()
+    );
+    assert_eq!(error.to_string(), expected);
+    let left: Vec<_> =
+        fs::read_dir(&output).unwrap().flatten().map(|one| one.file_name()).collect();
+    assert_eq!(left, ["cats"]);
+    // An empty one is taken, and so is one that was begun.
+    fs::remove_dir_all(output.join("cats")).unwrap();
+    for _ in 0..2 {
+        convert(&arrays, &output, &config, &Silent).unwrap();
+    }
+}
+
+#[test]
 fn arrays_of_other_types_axes_and_orders_are_refused_or_left_out() {
     let samples = "and samples hold float16, float32 or float64";
     let axes = "axes (arrays are [time], [time, channel] or [sample, time, channel])";

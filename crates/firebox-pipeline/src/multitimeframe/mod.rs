@@ -8,10 +8,11 @@ mod config;
 mod page;
 mod train;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Fold, Key, Labels, count, unchanging_channels, walk_forward};
+use firebox_core::{Event, Fold, Key, Labels, count, outliers, unchanging_channels, walk_forward};
 use firebox_data::Ingested;
 use firebox_eval::{Contender, Contest, Metric, Standing, TestScore, contest};
 use firebox_export::Task;
@@ -319,10 +320,15 @@ impl Run<'_> {
         self.stage("windows", None, &mut 0, || {
             let rule = config.window.rule();
             let folds = walk_forward(&ingested.set, &rule, &settings.folds, &config.labels)?;
+            let (mut told, timed) = (BTreeSet::new(), ingested.checks.span.is_some());
             for (fold, number) in folds.iter().zip(1..) {
                 self.check_classes(fold, number)?;
                 let part = format!("the training part of fold {number}");
                 self.warn_of_unchanging(&part, &unchanging_channels(&fold.split.train));
+                // Most folds have the steps of the one before.
+                let mut found = outliers(&fold.split.train);
+                found.retain(|outlier| told.insert(outlier.channel.clone()));
+                self.warn_of_outliers(&part, &ingested.set, &found, timed);
             }
             self.warn_of_unused(folds.iter().map(|fold| &fold.split), config.labels.horizon());
             let tested: usize = folds.iter().map(|fold| fold.split.test.len()).sum();
@@ -342,7 +348,7 @@ impl Run<'_> {
         let split = &fold.split;
         let classes = |part: &firebox_core::Windows| {
             let labels = part.windows().iter().filter_map(|window| window.label);
-            labels.collect::<std::collections::BTreeSet<u32>>()
+            labels.collect::<BTreeSet<u32>>()
         };
         let parts =
             [("training", classes(&split.train)), ("validation", classes(&split.validation))];

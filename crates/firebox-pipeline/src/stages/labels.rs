@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use firebox_core::{Event, Labels, Split};
-use firebox_data::{Checks, Ingested};
+use firebox_data::{Checks, Format, Ingested};
 use firebox_eval::unlearnt_classes;
 
 use super::Run;
-use crate::Kind;
 use crate::error::PipelineError;
+use crate::{Kind, PipelineConfig};
 
 impl Run<'_> {
     /// Refuses labels that were asked for and are not there, or are no classes; a score of them would
@@ -31,7 +31,7 @@ impl Run<'_> {
         };
         let by_part = all.map(labels);
         let names = parts.train.classes();
-        refuse_useless(asked, names, &by_part, &ingested.checks)?;
+        refuse_useless(asked, names, &by_part, (&ingested.checks, || ways_out(self.config)))?;
         self.warn_of_labels(names, &by_part);
         Ok(())
     }
@@ -63,13 +63,42 @@ impl Run<'_> {
     }
 }
 
+/// What may be done about windows of which none has a class, and about those that are all of one: that depends on where
+/// classes come from.
+fn ways_out(config: &PipelineConfig) -> [&'static str; 2] {
+    if config.labels.horizon() > 0 {
+        return [
+            "give the channel of prices the role `close` in `data.columns.channels`, or choose another horizon in `[labels]`",
+            "choose another threshold or horizon in `[labels]`",
+        ];
+    }
+    let files = firebox_data::files(&config.data).unwrap_or_default();
+    let is_of_samples = |path: &std::path::PathBuf| path.ends_with("manifest.json");
+    let another = "add series of another class to the files";
+    match files.first().map(|file| (Format::of(file), is_of_samples(file))) {
+        Some((_, true)) => {
+            ["convert arrays that lie in a folder for each class (`firebox data convert`)", another]
+        }
+        Some((Some(Format::Ts), _)) => {
+            ["give files whose series have classes (`@classLabel true`)", another]
+        }
+        Some((Some(Format::Market | Format::Clips), _)) => {
+            ["let the file make several classes", "let the file make several classes"]
+        }
+        _ => [
+            "declare the column of classes in `data.columns.label`, lower `labels.majority.share`",
+            "declare another column in `data.columns.label`",
+        ],
+    }
+}
+
 /// Refuses labels that no window has, that are measurements, or that are all the same. `by_part` has those of training,
 /// validation and test.
 fn refuse_useless(
     asked: &str,
     names: &[String],
     by_part: &[Vec<u32>; 3],
-    checks: &Checks,
+    (checks, ways_out): (&Checks, impl Fn() -> [&'static str; 2]),
 ) -> Result<(), PipelineError> {
     let setting = |what: String| Err(PipelineError::Setting(what));
     let labelled: usize = by_part.iter().map(Vec::len).sum();
@@ -78,7 +107,8 @@ fn refuse_useless(
     if labelled == 0 {
         return setting(format!(
             "`labels` is {asked}, and no window has a label{column}\n  \
-             declare the column of classes in `data.columns.label`, lower `labels.majority.share`, or train without (--set labels=none)"
+             {}, or train without (--set labels=none)",
+            ways_out()[0]
         ));
     }
     if classes.len() > 20 && 2 * classes.len() > labelled {
@@ -92,7 +122,8 @@ fn refuse_useless(
         let name = names.get(*only as usize).map_or("", String::as_str);
         return setting(format!(
             "`labels` is {asked}, and all {labelled} labelled windows are of the class `{name}`: there is nothing to tell apart\n  \
-             declare another column in `data.columns.label`, or train without (--set labels=none)"
+             {}, or train without (--set labels=none)",
+            ways_out()[1]
         ));
     }
     Ok(())
@@ -134,7 +165,34 @@ fn classes_of(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::unlearnt;
+    use firebox_core::Labels;
+
+    use super::{unlearnt, ways_out};
+    use crate::PipelineConfig;
+
+    #[test]
+    fn a_way_out_is_one_that_the_data_take() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str, labels: Labels| {
+            let mut config = PipelineConfig { labels, ..PipelineConfig::default() };
+            std::fs::write(folder.path().join(name), "x,y\n1,2\n").unwrap();
+            config.data.path = firebox_data::Paths(vec![folder.path().join(name)]);
+            ways_out(&config)[1]
+        };
+        let column = "declare another column in `data.columns.label`";
+        assert_eq!(of("a.csv", Labels::Last), column);
+        assert_eq!(of("a.ts", Labels::Last), "add series of another class to the files");
+        let forward = Labels::Forward { horizon: 3, threshold: 0.5 };
+        assert!(of("a.csv", forward).starts_with("choose another threshold or horizon"));
+        // Samples as `firebox data convert` makes them.
+        let manifest = r#"{"format": "samples-v1"}"#;
+        std::fs::write(folder.path().join("manifest.json"), manifest).unwrap();
+        let mut config = PipelineConfig { labels: Labels::Last, ..PipelineConfig::default() };
+        config.data.path = firebox_data::Paths(vec![folder.path().to_owned()]);
+        assert!(ways_out(&config)[0].contains("a folder for each class"));
+        config.data.path = firebox_data::Paths(vec!["nowhere.csv".into()]);
+        assert_eq!(ways_out(&config)[1], column);
+    }
 
     #[test]
     fn a_class_that_only_the_test_part_has_is_named() {

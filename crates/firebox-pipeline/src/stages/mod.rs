@@ -3,6 +3,7 @@
 mod derived;
 mod events;
 mod labels;
+mod outliers;
 mod size;
 mod start;
 mod unchanging;
