@@ -68,6 +68,18 @@ pub enum PipelineError {
     /// Training.
     #[error(transparent)]
     Train(#[from] firebox_train::TrainError),
+    /// Steps that are measured before a run.
+    #[error(
+        "{what} cannot be measured: the steps that are taken for it before the run, on noise, fail\n  \
+         set what is \"auto\" to a value, and leave run.recompute out: nothing is measured then"
+    )]
+    Measuring {
+        /// The settings that were measured.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: Box<TrainError>,
+    },
     /// Weights that an encoder was to begin with.
     #[error(transparent)]
     Encoder(Box<firebox_train::LoadEncoder>),
@@ -147,6 +159,17 @@ impl PipelineError {
         }
     }
 
+    /// The same; what ended training was met where steps were measured for this setting.
+    pub(crate) fn measuring(self, what: &'static str) -> Self {
+        match self {
+            // What ends the whole process, which then begins anew, is not of the measurement.
+            Self::Train(error) if !error.begins_anew() => {
+                Self::Measuring { what, source: Box::new(error) }
+            }
+            other => other,
+        }
+    }
+
     /// Whether the run goes on where it was, and with less memory, if the same program is started again.
     pub fn begins_anew(&self) -> bool {
         matches!(self, Self::Train(error) if error.begins_anew())
@@ -210,7 +233,11 @@ impl PipelineError {
                     | RemoteError::Encoded { .. }
                     | RemoteError::NoCopy { .. }
             ),
-            Self::Io { .. } | Self::InUse(_) | Self::Interrupted | Self::Leak { .. } => false,
+            Self::Io { .. }
+            | Self::InUse(_)
+            | Self::Interrupted
+            | Self::Leak { .. }
+            | Self::Measuring { .. } => false,
         }
     }
 }
@@ -233,5 +260,17 @@ mod tests {
         assert!(of(TrainError::Lost { first: 1, last: 2 }));
         assert!(!of(TrainError::Device("out of memory".to_owned())));
         assert!(!PipelineError::NoValidation.begins_anew());
+    }
+
+    #[test]
+    fn what_fails_while_it_is_measured_says_so_and_what_begins_anew_does() {
+        let of = |error: TrainError| PipelineError::from(error).measuring("`loader.batch_size`");
+        let failed = of(TrainError::Overflowed { steps: 4, scale: 1.0 });
+        assert!(!failed.is_bad_input() && !failed.begins_anew());
+        let said = failed.to_string();
+        assert!(said.starts_with("`loader.batch_size` cannot be measured: "), "{said}");
+        let cause = std::error::Error::source(&failed).map(ToString::to_string);
+        assert!(cause.is_some_and(|cause| cause.contains("all 4 steps overflowed")));
+        assert!(of(TrainError::Lost { first: 1, last: 2 }).begins_anew());
     }
 }

@@ -164,7 +164,7 @@ where
     T: FnMut(Precision) -> Result<Vec<f64>, PipelineError>,
 {
     let names: Vec<_> = candidates.iter().map(ToString::to_string).collect();
-    let key = Key::builder("precision", 2)
+    let key = Key::builder("precision", 3)
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("device", device.description.as_str())
         .field("arithmetic", device.arithmetic()?)
