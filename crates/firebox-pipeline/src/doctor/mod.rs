@@ -219,7 +219,7 @@ fn recommend(
     let models = |precision: Precision| timed.iter().filter(move |one| one.precision == precision);
     others.retain(|precision| {
         let apart = learnt.iter().find(|one| {
-            one.precision == *precision && !one.is_close() && (one.is_enough() || one.last.is_nan())
+            one.precision == *precision && one.is_apart() && (one.is_enough() || one.last.is_nan())
         });
         let why = match apart {
             Some(one) => format!("{precision} is left out: {} ends higher in it", one.workload),
