@@ -139,6 +139,20 @@ pub enum PipelineError {
         "there are no labelled windows in the training or the validation part, so no trial has a score\n  choose another split or other labels, or search by search.objectives = \"validation-loss\""
     )]
     NoLabels,
+    /// The system gives no thread, mostly for want of memory for its stack.
+    #[error(
+        "the system refused a thread, {what}{limits}: its stack takes memory, too\n  \
+         give the process more memory (ulimit -v and -d) or threads (ulimit -u, its control group), or let fewer threads compute, as with RAYON_NUM_THREADS=1"
+    )]
+    NoThread {
+        /// Which.
+        what: &'static str,
+        /// The limits on memory, after a comma, if there are any.
+        limits: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
     /// A setting that is valid by itself, and not with the others or with this build.
     #[error("{0}")]
     Setting(String),
@@ -237,6 +251,7 @@ impl PipelineError {
             | Self::InUse(_)
             | Self::Interrupted
             | Self::Leak { .. }
+            | Self::NoThread { .. }
             | Self::Measuring { .. } => false,
         }
     }

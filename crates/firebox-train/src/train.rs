@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
 use firebox_core::{Event, Listener, Request, Stream};
 use firebox_kernels::{KeptWeights, release_buffers};
-use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position};
+use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position, TrainLoader};
 use firebox_models::Loss;
 use tracing::info_span;
 
@@ -21,8 +21,8 @@ use crate::TrainError;
 use crate::ahead::{Ahead, Taken};
 use crate::average::{Average, AverageConfig};
 use crate::checkpoint::{
-    Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_average, load_weights,
-    newest_whole, recover,
+    Checkpoint, Job, Kind, Saver, Writer, begun, checkpoints, folder_name, load_average,
+    load_weights, newest_whole, recover,
 };
 use crate::config::{NonFinite, TrainConfig};
 use crate::division::{BatchWork, Divisions, if_memory_lasts};
@@ -155,7 +155,7 @@ fn tell_failures<'scope>(
     // What was said of another training is not of this one.
     while failures.try_recv().is_ok() {}
     let (running, ended) = bounded(0);
-    scope.spawn(move || {
+    let tell = move || {
         let message = select! {
             recv(failures) -> message => message,
             recv(ended) -> _ => return,
@@ -165,7 +165,9 @@ fn tell_failures<'scope>(
             let message = format!("the run ends where that batch is needed: {message}");
             listener.on(&Event::Warning { message });
         }
-    });
+    };
+    // Without a thread it is told where it ends the run, and no earlier.
+    let _ = begun("firebox-failures", scope, tell);
     running
 }
 
@@ -198,6 +200,8 @@ struct Session<'a, M> {
     samples: u64,
     /// A person asked that it be interrupted when this epoch is closed.
     ends_with_epoch: bool,
+    /// It was said that threads could not be had.
+    told_refused: bool,
 }
 
 /// What one optimizer step computed.
@@ -246,6 +250,7 @@ impl<M: Module> Session<'_, M> {
                 }
                 self.freeze();
                 let mut loader = data.train.epoch(self.state.position);
+                self.tell_refused(data.train);
                 while self.state.position.batch < batches && self.state.step < total {
                     let start = Instant::now();
                     let span = info_span!("step", number = self.state.step + 1).entered();
@@ -712,6 +717,19 @@ impl<M: Module> Session<'_, M> {
         early.is_some_and(|settings| self.state.early.waited >= settings.patience)
     }
 
+    /// Says that threads of the loader could not be had, once.
+    fn tell_refused(&mut self, loader: &TrainLoader) {
+        let refused = loader.refused_threads();
+        if refused == 0 || std::mem::replace(&mut self.told_refused, true) {
+            return;
+        }
+        let message = format!(
+            "the system refused {refused} of the loader's threads, mostly for want of memory for their stacks: the others fill the batches, or training \
+             itself; give the process more memory (ulimit -v and -d) or threads (ulimit -u), or set loader.workers to fewer"
+        );
+        self.run.listener.on(&Event::Warning { message });
+    }
+
     /// Does what a person asked, between two steps, and returns the time that it stood still.
     fn answer(&mut self, saver: &mut Saver<'_>) -> Result<Duration, TrainError> {
         let (requests, step) = (self.run.requests, self.state.step);
@@ -808,6 +826,7 @@ impl<'a, M: Module> Session<'a, M> {
             watch,
             samples: 0,
             ends_with_epoch: false,
+            told_refused: false,
         };
         if config.non_finite == NonFinite::Rollback && goes_on {
             let like = (&session.model, &session.optimizer, &session.average);
