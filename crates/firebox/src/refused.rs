@@ -28,7 +28,8 @@ pub(crate) fn tell_refused_threads(log: LogFormat) {
 fn is_refusal(said: &str) -> bool {
     const REFUSED: [&str; 6] =
         ["WouldBlock", "OutOfMemory", "os error 11)", "os error 12)", "os error 35)", "code: 12,"];
-    said.to_lowercase().contains("thread") && REFUSED.iter().any(|part| said.contains(part))
+    let of_a_thread = said.to_lowercase().contains("thread") || said.contains("alternative stack");
+    of_a_thread && REFUSED.iter().any(|part| said.contains(part))
 }
 
 #[cfg(test)]
@@ -40,6 +41,7 @@ mod tests {
         for said in [
             "failed to spawn thread: Os { code: 11, kind: WouldBlock, message: \"Resource temporarily unavailable\" }",
             "could not spawn threads: ThreadPoolBuildError { kind: IOError(Os { code: 11, kind: WouldBlock, message: \"\" }) }",
+            "failed to allocate an alternative stack: Cannot allocate memory (os error 12)",
             "OS can't spawn worker thread: Resource temporarily unavailable (os error 11)",
         ] {
             assert!(is_refusal(said), "{said}");
