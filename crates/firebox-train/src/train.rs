@@ -17,7 +17,6 @@ use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position, TrainLo
 use firebox_models::Loss;
 use tracing::info_span;
 
-use crate::TrainError;
 use crate::ahead::{Ahead, Taken};
 use crate::average::{Average, AverageConfig};
 use crate::checkpoint::{
@@ -40,6 +39,7 @@ use crate::schedule::Progress;
 use crate::state::{Best, Mean, State};
 use crate::times::Times;
 use crate::types::{check_batch, check_gradients, check_parameters, check_type};
+use crate::{FixedScale, TrainError};
 
 /// Trains a model until its steps are taken, its validation loss has stopped falling, or it is told
 /// to stop.
@@ -91,10 +91,15 @@ where
         session.watch.end();
         Ok::<_, TrainError>((outcome, saver.times()))
     })?;
-    let Session { model, state, data_time, divisions, .. } = session;
+    let Session { model, state, optimizer, data_time, divisions, .. } = session;
     // Whatever comes now takes other ones.
     release_buffers();
     let Scaler { scale, overflows, .. } = state.scaler;
+    let rollbacks = state.counts.rollbacks;
+    let undone = rollbacks > 0 && state.rollback.proved == Some(0) && optimizer.updates == 0;
+    if outcome != Outcome::Interrupted && undone {
+        return Err(TrainError::Undone { steps: state.step, rollbacks });
+    }
     if outcome != Outcome::Interrupted && state.step > 0 && state.updates() == 0 {
         let steps = state.step;
         return Err(match overflows {
@@ -202,6 +207,8 @@ struct Session<'a, M> {
     ends_with_epoch: bool,
     /// It was said that threads could not be had.
     told_refused: bool,
+    /// It was said that a validation loss is not finite.
+    told_unbounded: bool,
 }
 
 /// What one optimizer step computed.
@@ -570,7 +577,10 @@ impl<M: Module> Session<'_, M> {
         let what = format!("step {step} has the loss {loss} and the gradient norm {norm}");
         // The loss is read before it is scaled.
         let scale = match self.config.loss_scale {
-            LossScale::Static(scale) if scale > 1.0 && loss.is_finite() => Some(scale),
+            _ if !loss.is_finite() => None,
+            LossScale::Static(scale) if scale > 1.0 => Some(FixedScale::Static(scale)),
+            // Above it, an overflow does not come here.
+            LossScale::Dynamic(own) if own.floor > 1.0 => Some(FixedScale::Floor(own.floor)),
             _ => None,
         };
         let message = match self.config.non_finite {
@@ -673,6 +683,7 @@ impl<M: Module> Session<'_, M> {
         learning_rate: f64,
         time: Duration,
     ) -> Result<(), TrainError> {
+        self.tell_unbounded(validation);
         let state = &mut self.state;
         let (epoch, step) = (state.position.epoch + 1, state.step);
         let best = watched
@@ -697,6 +708,20 @@ impl<M: Module> Session<'_, M> {
             EpochRecord { epoch, step, train_loss, validation_loss, learning_rate, best, seconds };
         self.run.listener.on(&record.event());
         self.log.epoch(record)
+    }
+
+    /// Says, once, that a validation loss is no number to compare by.
+    fn tell_unbounded(&mut self, validation: Option<f64>) {
+        let Some(loss) = validation.filter(|loss| !loss.is_finite()) else { return };
+        if std::mem::replace(&mut self.told_unbounded, true) {
+            return;
+        }
+        let epoch = self.state.position.epoch + 1;
+        let message = format!(
+            "the validation loss of epoch {epoch} is {loss}: an epoch without a finite one is never the best, and if none has one, the weights of the last epoch \
+             are kept, whatever they are worth; look for values in the validation data that lie far from all others, and in f16 beyond 65504"
+        );
+        self.run.listener.on(&Event::Warning { message });
     }
 
     /// Where the time of the steps went that it has not been told of.
@@ -827,6 +852,7 @@ impl<'a, M: Module> Session<'a, M> {
             samples: 0,
             ends_with_epoch: false,
             told_refused: false,
+            told_unbounded: false,
         };
         if config.non_finite == NonFinite::Rollback && goes_on {
             let like = (&session.model, &session.optimizer, &session.average);

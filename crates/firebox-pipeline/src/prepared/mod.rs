@@ -33,7 +33,7 @@ use paths::{absolute, urls};
 pub(crate) use difference::first_difference;
 pub use find::find_run;
 pub(crate) use paths::absolute_choices;
-pub(crate) use validate::check;
+pub(crate) use validate::{check, scales_up};
 
 /// Bucket of the cache with counts of training windows.
 const COUNTS: &str = "counts-v1";
