@@ -23,7 +23,7 @@ pub(super) fn text(examination: &Examination) -> String {
     for advice in &examination.advice {
         item(&mut out, "- ", advice);
     }
-    heading(&mut out, "To paste into a pipeline");
+    heading(&mut out, "To merge into [run] and [loader] of a pipeline");
     // The reason of a precision may be longer than a line.
     out.push_str(&examination.block);
     let _ = write!(out, "\nexamined in {:.0} s", examination.seconds);
