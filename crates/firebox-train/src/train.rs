@@ -239,6 +239,17 @@ impl<M: Module> Session<'_, M> {
         let batches = data.train.batches_per_epoch();
         let total = config.total_steps(batches);
         let per_epoch = config.steps_per_epoch(batches);
+        if config.accumulate > batches && batches > 0 {
+            let message = format!(
+                "`train.accumulate` is {}, and an epoch has {}: each epoch is one update, of all its batches",
+                config.accumulate,
+                match batches {
+                    1 => "1 batch".to_owned(),
+                    _ => format!("{batches} batches"),
+                }
+            );
+            run.listener.on(&Event::Warning { message });
+        }
         let begun = self.state.rollback.proved.is_some();
         if config.non_finite == NonFinite::Rollback && self.state.step == 0 && !begun {
             self.save(saver, Kind::Step, None)?;

@@ -57,6 +57,25 @@ fn accumulated_batches_equal_one_batch_and_the_tail_is_kept() {
 }
 
 #[test]
+fn batches_that_are_fewer_than_those_of_an_update_are_told() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    for (accumulate, said) in [(6, None), (7, Some("is 7, and an epoch has 6 batches: each epoch"))]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let warnings = Warnings::default();
+        let watch = |event: &Event| warnings.take(event);
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let config = TrainConfig { accumulate, ..config(1e-2) };
+        let trained = plan.train(point(), &ToMean::default(), data, &config).unwrap();
+        assert_eq!(trained.summary.steps, 3);
+        let warnings = warnings.0.into_inner().unwrap();
+        assert_eq!(warnings.len(), usize::from(said.is_some()), "{warnings:?}");
+        assert!(said.is_none_or(|said| warnings[0].contains(said)), "{warnings:?}");
+    }
+}
+
+#[test]
 fn training_lowers_the_loss_and_reports_every_step() {
     let folder = tempfile::tempdir().unwrap();
     let (loader, validation) = (loader(40, 8), held_out(16));

@@ -130,14 +130,14 @@ fn decide(
         let milliseconds = shortest(fastest);
         let how = abilities.support(fastest).how();
         let said = format!(
-            "{how}; measured {gain:.2}× f32 on {what} ({milliseconds:.1} ms a step, f32 {base:.1} ms)"
+            "{how}; measured {gain:.2}× f32 on {what} ({milliseconds:.1} ms a step at the shortest, f32 {base:.1} ms)"
         );
         (fastest, said)
     } else if gains.is_empty() {
         (Precision::F32, "no other type could be faster on this device".to_owned())
     } else {
         let said = format!(
-            "measured on {what}, f32 takes {base:.1} ms a step, and nothing is faster by {:.0} %: {}",
+            "measured on {what}, f32 takes {base:.1} ms a step at the shortest, and nothing is faster by {:.0} %: {}",
             100.0 * (MARGIN - 1.0),
             gains.join(", ")
         );
