@@ -14,7 +14,7 @@ mod feeding;
 mod found;
 mod hardware;
 mod learn;
-mod load;
+pub(crate) mod load;
 mod stopping;
 mod text;
 mod timing;
