@@ -219,6 +219,27 @@ fn an_evaluation_without_memory_says_so_and_is_taken_up_where_it_was() {
 }
 
 #[test]
+fn memory_that_is_refused_to_threads_is_no_panic_and_no_bad_input() {
+    let folder = project();
+    // From what is too little to begin with to what a divided run needs: the stack of one thread after the other is refused.
+    let ends: Vec<i32> = (0..12)
+        .map(|steps| {
+            let kib = 90_000 + steps * 6_000;
+            let output = limited_with(
+                folder.path(),
+                kib,
+                &["loader.workers=2", "loader.resident=\"stream\""],
+            );
+            let (code, said) = (output.status.code(), errors(&output));
+            assert!(matches!(code, Some(0 | 1)), "{kib} KiB: {code:?}: {said}");
+            assert!(!said.contains("panicked") && !said.contains("Ctrl-C error"), "{kib}: {said}");
+            code.unwrap()
+        })
+        .collect();
+    assert_eq!(ends.last(), Some(&0), "{ends:?}");
+}
+
+#[test]
 fn a_checkpoint_without_memory_is_saved_with_less() {
     let (run, said, _folder) = divided_below_enough(large_weights, 40_000, 8_000);
     assert!(said.contains("a checkpoint after step"), "{said}");

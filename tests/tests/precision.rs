@@ -247,7 +247,7 @@ fn the_doctor_measures_a_model_and_its_block_fits_into_a_pipeline() {
         "\nLoss beside f32, same seed\n",
         "\nChecklist of R1's guide\n",
         "\nRecommended\n",
-        "\nTo paste into a pipeline\n",
+        "\nTo merge into [run] and [loader] of a pipeline\n",
     ];
     for heading in headings {
         assert!(said.contains(heading), "{heading}{said}");
@@ -258,7 +258,8 @@ fn the_doctor_measures_a_model_and_its_block_fits_into_a_pipeline() {
     let cpu = found_device(&folder.join("found.json"), "cpu");
     assert_eq!(cpu["abilities"]["precisions"][0][0].as_str(), Some("f32"), "{cpu}");
     assert!(cpu["hardware"]["memory_mib"].as_f64().is_none_or(|mib| mib > 100.0), "{cpu}");
-    let (before, block) = said.split_once("To paste into a pipeline").unwrap();
+    let (before, block) =
+        said.split_once("To merge into [run] and [loader] of a pipeline").unwrap();
     assert!(before.lines().all(|line| line.chars().count() <= 80), "{before}");
     let text = std::fs::read_to_string(folder.join("found.json")).unwrap();
     let found: Value = serde_json::from_str(&text).unwrap();

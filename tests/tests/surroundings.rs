@@ -261,6 +261,7 @@ fn a_run_goes_on_as_it_was_begun_or_not_at_all() {
     let changed = resume(&["--set", "train.epochs=5"]);
     assert_eq!(code(&changed), Some(2));
     assert!(errors(&changed).contains("have changed since it was begun"), "{}", errors(&changed));
+    assert!(errors(&changed).contains("`train.epochs` was 2 then, and is 5 now"));
 
     // A shard of half its size is not done.
     let shards = std::fs::read_dir(folder.join("cache/augmented-v1")).unwrap().flatten();

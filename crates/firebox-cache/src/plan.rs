@@ -138,24 +138,30 @@ impl<'a> Plan<'a> {
     ) -> Result<Vec<FileRecord>, CacheError> {
         let (sender, receiver) = sync_channel::<(usize, RecordBatch)>(0);
         let total = indices.iter().map(|index| self.range(*index).len() as u64).sum();
+        let write = |(index, batch): (usize, RecordBatch), done: &mut u64| {
+            CacheError::heed(self.stop)?;
+            let record = shard::write(&folder.join(named(index)), &batch)?;
+            *done += self.range(index).len() as u64;
+            let (stage, unit) = ("augment".to_owned(), "windows".to_owned());
+            listener.on(&Event::Progress { stage, done: *done, total, unit });
+            Ok::<_, CacheError>(record)
+        };
+        let compute = |index: usize| self.compute(index, &folder.join(named(index)));
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
+            let written = || -> Result<Vec<FileRecord>, CacheError> {
                 let mut done = 0;
-                let mut records = Vec::with_capacity(indices.len());
-                for (index, batch) in receiver {
-                    CacheError::heed(self.stop)?;
-                    records.push(shard::write(&folder.join(named(index)), &batch)?);
-                    done += self.range(index).len() as u64;
-                    let (stage, unit) = ("augment".to_owned(), "windows".to_owned());
-                    listener.on(&Event::Progress { stage, done, total, unit });
-                }
-                Ok(records)
-            });
+                receiver.into_iter().map(|shard| write(shard, &mut done)).collect()
+            };
+            let writer = std::thread::Builder::new().name("firebox-cache".to_owned());
+            let Ok(writer) = writer.spawn_scoped(scope, written) else {
+                // Memory for its stack was refused: one after the other.
+                let mut done = 0;
+                let one = |index: &usize| write((*index, compute(*index)?), &mut done);
+                return indices.iter().map(one).collect();
+            };
             let mut outcome = Ok(());
             for index in indices {
-                let sent = self
-                    .compute(*index, &folder.join(named(*index)))
-                    .map(|batch| sender.send((*index, batch)).is_ok());
+                let sent = compute(*index).map(|batch| sender.send((*index, batch)).is_ok());
                 match sent {
                     Ok(true) => {}
                     // The writer has gone: it tells why below.

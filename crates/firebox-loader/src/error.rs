@@ -92,9 +92,6 @@ pub enum LoadError {
         /// The message of the panic.
         message: String,
     },
-    /// The operating system refused a thread.
-    #[error("cannot start a loader thread; set `workers` to a smaller number, or to 0")]
-    Thread(#[source] std::io::Error),
     /// Whoever takes the batches was told to stop while none came.
     #[error("stopped while no batch came")]
     Stopped,

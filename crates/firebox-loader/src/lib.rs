@@ -63,6 +63,8 @@ mod order;
 mod place;
 mod prefetch;
 mod recycle;
+#[cfg(test)]
+mod refusal;
 mod relabelled;
 mod resident;
 mod shared;

@@ -1,10 +1,11 @@
 //! The loaders: which samples each batch holds, and their way to the device.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, unbounded};
 use firebox_core::Stream;
 
 use crate::batch::{Batch, Position};
@@ -35,7 +36,7 @@ pub struct TrainLoader {
     /// Threads between two epochs, with the batches that they have made of the next.
     parked: Arc<Mutex<Option<Uploads>>>,
     /// Where threads say that they failed, and where it is heard.
-    alarm: (Sender<String>, Receiver<String>),
+    alarm: (Alarm, Receiver<String>),
 }
 
 impl TrainLoader {
@@ -55,7 +56,9 @@ impl TrainLoader {
         check_pin(&config, &device)?;
         let plan = Arc::new(Plan::shuffled(source.as_ref(), config));
         let parked = Arc::default();
-        let (masking, alarm) = (Masking::default(), unbounded());
+        let (failed, heard) = unbounded();
+        let (masking, alarm) =
+            (Masking::default(), (Alarm { failed, refused: Arc::default() }, heard));
         Ok(Self {
             source,
             resident: None,
@@ -109,10 +112,10 @@ impl TrainLoader {
         let end = Position { epoch: position.epoch, batch: per_epoch };
         let plan = || Arc::clone(&self.plan);
         let state = match (&self.only, &self.resident) {
-            _ if position >= end => State::Failed(None),
+            _ if position >= end => State::Ended,
             (Some(only), _) => State::Same(Box::new(only.clone()), plan(), position),
             (None, Some(set)) => State::Resident(set.clone(), plan(), position),
-            (None, None) => State::running(self.threads(position)),
+            (None, None) => State::Running(self.threads(position)),
         };
         let parked = Some(Arc::clone(&self.parked));
         let stream = Stream::new(self.config.seed, "masking").substream(position.epoch);
@@ -121,10 +124,10 @@ impl TrainLoader {
     }
 
     /// Threads that begin at a position: those that wait there, or new ones.
-    fn threads(&self, position: Position) -> Result<Uploads, LoadError> {
+    fn threads(&self, position: Position) -> Uploads {
         let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(waiting) = parked.filter(|waiting| waiting.position() == position) {
-            return Ok(waiting);
+            return waiting;
         }
         let source: Arc<dyn Source> = Arc::clone(&self.source) as Arc<dyn Source>;
         let end = Position { epoch: position.epoch, batch: self.batches_per_epoch() };
@@ -151,6 +154,12 @@ impl TrainLoader {
     /// need not wait to hear of it until it asks for the next.
     pub fn failures(&self) -> Receiver<String> {
         self.alarm.1.clone()
+    }
+
+    /// Threads that the system refused since this was last asked, mostly for want of memory for their stacks: other threads
+    /// fill batches and hand them over, or whoever asks for them.
+    pub fn refused_threads(&self) -> usize {
+        self.alarm.0.refused.swap(0, Ordering::Relaxed)
     }
 
     /// Whether the samples lie on the device.
@@ -227,7 +236,7 @@ impl HeldOutLoader {
             None => {
                 let (source, ends) = (Arc::clone(&self.source), [Position::START, end]);
                 let to = (&self.config, &self.device);
-                State::running(uploads(source, &self.plan, ends, false, to, None))
+                State::Running(uploads(source, &self.plan, ends, false, to, None))
             }
         };
         let waited = Duration::ZERO;
@@ -263,7 +272,7 @@ fn uploads(
     endless: bool,
     (config, device): (&LoaderConfig, &Device),
     alarm: Option<Alarm>,
-) -> Result<Uploads, LoadError> {
+) -> Uploads {
     let [time, channel] = source.shape();
     // A batch by tokens has as many steps, padding included, whatever it holds.
     let steps = match config.tokens {
@@ -272,7 +281,7 @@ fn uploads(
     };
     let upload = Upload::new(device.clone(), channel, steps.saturating_mul(channel), config);
     let plan = Arc::clone(plan);
-    let prefetch = Prefetch::start(source, plan, ends, endless, config, device, alarm)?;
+    let prefetch = Prefetch::start(source, plan, ends, endless, config, device, alarm);
     Uploads::start(prefetch, upload, config.upload_ahead)
 }
 
@@ -299,17 +308,8 @@ enum State {
     Resident(TrainResident, Arc<Plan>, Position),
     /// One batch for all, and the next position.
     Same(Box<Batch>, Arc<Plan>, Position),
-    /// Threads could not be started, or there is nothing to do.
-    Failed(Option<LoadError>),
-}
-
-impl State {
-    fn running(started: Result<Uploads, LoadError>) -> Self {
-        match started {
-            Ok(uploads) => Self::Running(uploads),
-            Err(error) => Self::Failed(Some(error)),
-        }
-    }
+    /// A batch could not be delivered, or there is nothing to do.
+    Ended,
 }
 
 impl Batches {
@@ -318,7 +318,7 @@ impl Batches {
         let position = match &self.state {
             State::Running(uploads) => uploads.position(),
             State::Resident(_, _, position) | State::Same(_, _, position) => *position,
-            State::Failed(_) => return None,
+            State::Ended => return None,
         };
         (position < self.end).then_some(position)
     }
@@ -340,10 +340,6 @@ impl Iterator for Batches {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        if let State::Failed(error) = &self.state {
-            let count = usize::from(error.is_some());
-            return (count, Some(count));
-        }
         let remaining = self.upcoming().map_or(0, |position| self.end.batch - position.batch);
         let remaining = usize::try_from(remaining).unwrap_or(usize::MAX);
         // An error ends the batches early.
@@ -362,7 +358,7 @@ impl Batches {
         let start = Instant::now();
         let ready = match &mut self.state {
             State::Running(uploads) => uploads.is_ready_within(time),
-            State::Resident(..) | State::Same(..) | State::Failed(_) => true,
+            State::Resident(..) | State::Same(..) | State::Ended => true,
         };
         self.waited += start.elapsed();
         ready
@@ -377,15 +373,12 @@ impl Batches {
 
     fn delivered(&mut self) -> Option<Result<Batch, LoadError>> {
         let start = Instant::now();
-        if let State::Failed(error) = &mut self.state {
-            return error.take().map(Err);
-        }
         self.upcoming()?;
         match &mut self.state {
             State::Running(uploads) => {
                 let batch = uploads.next()?;
                 if batch.is_err() {
-                    self.state = State::Failed(None);
+                    self.state = State::Ended;
                 }
                 Some(batch)
             }
@@ -413,7 +406,7 @@ impl Batches {
                 let [upload, handed, fill] = [Duration::ZERO; 3];
                 Some(Ok(Batch { next, wait, upload, handed, fill, ..Batch::clone(batch) }))
             }
-            State::Failed(_) => None,
+            State::Ended => None,
         }
     }
 }
@@ -424,7 +417,7 @@ impl Drop for Batches {
     fn drop(&mut self) {
         let Some(parked) = &self.parked else { return };
         let ended = self.upcoming().is_none();
-        if let State::Running(uploads) = std::mem::replace(&mut self.state, State::Failed(None))
+        if let State::Running(uploads) = std::mem::replace(&mut self.state, State::Ended)
             && ended
         {
             *parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(uploads);

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::iter;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -49,8 +49,14 @@ struct Filler {
     alarm: Option<Alarm>,
 }
 
-/// Where a thread says at once why it has no batch, whenever its turn comes.
-pub(crate) type Alarm = Sender<String>;
+/// What whoever trains hears of threads.
+#[derive(Clone)]
+pub(crate) struct Alarm {
+    /// Where a thread says at once why it has no batch, whenever its turn comes.
+    pub(crate) failed: Sender<String>,
+    /// Threads that the system refused since that was last asked.
+    pub(crate) refused: Arc<AtomicUsize>,
+}
 
 /// A batch, and when it was done.
 struct Done {
@@ -80,7 +86,8 @@ struct Threads {
 
 impl Prefetch {
     /// Starts the threads of `config`, which work up to [`LoaderConfig::prefetch`] batches ahead, from `start` on.
-    /// Without workers, each batch is filled when it is asked for. `device` is where batches go.
+    /// Without workers, each batch is filled when it is asked for: also where the system gives memory for the stack of
+    /// none. `device` is where batches go.
     pub(crate) fn start(
         source: Arc<dyn Source>,
         plan: Arc<Plan>,
@@ -89,7 +96,7 @@ impl Prefetch {
         config: &LoaderConfig,
         device: &Device,
         alarm: Option<Alarm>,
-    ) -> Result<Self, LoadError> {
+    ) -> Self {
         let &LoaderConfig { workers, prefetch: ahead, upload_ahead, pin, .. } = config;
         let stop = Arc::new(AtomicBool::new(false));
         let workers = match start < end {
@@ -105,16 +112,17 @@ impl Prefetch {
         let filler = Filler { source, plan, buffers, stop, alarm };
         let mut prefetch = Self { filler, next: start, next_job: start, end, threads: None };
         if workers > 0 {
-            prefetch.spawn(workers)?;
+            prefetch.spawn(workers);
             // Each thread needs a batch to work on, whatever `ahead` says.
             for _ in 0..ahead.max(workers) {
                 prefetch.give_job();
             }
         }
-        Ok(prefetch)
+        prefetch
     }
 
-    fn spawn(&mut self, workers: usize) -> Result<(), LoadError> {
+    /// Starts as many threads as the system gives.
+    fn spawn(&mut self, workers: usize) {
         let (jobs, todo) = unbounded::<Position>();
         let (done, results) = unbounded();
         let threads = self.threads.insert(Threads {
@@ -140,10 +148,24 @@ impl Prefetch {
                     }
                 }
             };
-            let thread = thread::Builder::new().name(format!("firebox-loader-{worker}"));
-            threads.handles.push(thread.spawn(work).map_err(LoadError::Thread)?);
+            match begun(format!("firebox-loader-{worker}"), work) {
+                Ok(handle) => threads.handles.push(handle),
+                // What is refused to this one is refused to the next.
+                Err(_) => break,
+            }
         }
-        Ok(())
+        let there = threads.handles.len();
+        if there == 0 {
+            self.threads = None;
+        }
+        self.refused(workers - there);
+    }
+
+    /// Counts threads that could not be had.
+    pub(crate) fn refused(&self, threads: usize) {
+        if let Some(alarm) = &self.filler.alarm {
+            alarm.refused.fetch_add(threads, Ordering::Relaxed);
+        }
     }
 
     /// Hands out the next batch, if there is one left.
@@ -227,6 +249,18 @@ impl Drop for Prefetch {
     }
 }
 
+/// A thread, if the system gives memory for its stack.
+pub(crate) fn begun(
+    name: String,
+    work: impl FnOnce() + Send + 'static,
+) -> std::io::Result<JoinHandle<()>> {
+    #[cfg(test)]
+    if crate::refusal::is_next() {
+        return Err(std::io::ErrorKind::WouldBlock.into());
+    }
+    thread::Builder::new().name(name).spawn(work)
+}
+
 /// An error with its causes.
 fn with_causes(error: &LoadError) -> String {
     let causes = iter::successors(error.source(), |error| (*error).source());
@@ -260,7 +294,7 @@ impl Filler {
         };
         if let (Err(error), Some(alarm)) = (&filled, alarm) {
             // Nobody may be left to be told.
-            let _ = alarm.send(with_causes(error));
+            let _ = alarm.failed.send(with_causes(error));
         }
         Some(Done { position, at: Instant::now(), filled })
     }

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
@@ -16,7 +16,7 @@ use burn_std::stream::{Stream, StreamId};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
 use crate::fill::Filled;
-use crate::prefetch::{LEAVING, PATIENCE, Prefetch, join_until};
+use crate::prefetch::{LEAVING, PATIENCE, Prefetch, begun, join_until};
 use crate::recycle::Buffers;
 use crate::{Batch, LoadError, LoaderConfig, Position};
 
@@ -104,15 +104,11 @@ impl Upload {
 
 impl Uploads {
     /// The batches of threads that fill them; with a thread that is up to `ahead` of them ahead, if that
-    /// is not 0.
-    pub(crate) fn start(
-        prefetch: Prefetch,
-        upload: Upload,
-        ahead: usize,
-    ) -> Result<Self, LoadError> {
+    /// is not 0 and the system gives one.
+    pub(crate) fn start(prefetch: Prefetch, upload: Upload, ahead: usize) -> Self {
         match ahead {
-            0 => Ok(Self::Here(Box::new(prefetch), upload)),
-            _ => Uploader::start(prefetch, upload, ahead).map(Self::Ahead),
+            0 => Self::Here(Box::new(prefetch), upload),
+            _ => Uploader::start(prefetch, upload, ahead),
         }
     }
 
@@ -166,22 +162,34 @@ enum Made {
 }
 
 impl Uploader {
-    fn start(prefetch: Prefetch, upload: Upload, ahead: usize) -> Result<Self, LoadError> {
+    fn start(prefetch: Prefetch, upload: Upload, ahead: usize) -> Uploads {
         // One more is in the thread's hands.
         let (send, ready) = bounded(ahead.saturating_sub(1));
         let failed = Arc::<Mutex<Option<LoadError>>>::default();
         let (next, stop) = (prefetch.position(), prefetch.stop());
         let theirs = Arc::clone(&failed);
+        // What it works with goes to it once it is there: without it, it stays here.
+        let (hand, taken) = bounded::<(Prefetch, Upload)>(1);
         let work = move || {
+            let Ok((prefetch, upload)) = taken.recv() else { return };
             let work = || hand_over(prefetch, &upload, &send, &theirs);
             match upload.queue {
                 Queue::OfSteps(steps) => steps.enter(work),
                 Queue::Own => in_queue(work),
             }
         };
-        let thread = thread::Builder::new().name("firebox-upload".to_owned());
-        let handle = Some(thread.spawn(work).map_err(LoadError::Thread)?);
-        Ok(Self { ready, come: None, failed, next, stop, handle })
+        match begun("firebox-upload".to_owned(), work) {
+            Ok(handle) => {
+                // It waits for nothing else.
+                let _ = hand.send((prefetch, upload));
+                let handle = Some(handle);
+                Uploads::Ahead(Self { ready, come: None, failed, next, stop, handle })
+            }
+            Err(_) => {
+                prefetch.refused(1);
+                Uploads::Here(Box::new(prefetch), upload)
+            }
+        }
     }
 
     fn is_ready_within(&mut self, time: Duration) -> bool {
@@ -263,6 +271,62 @@ fn hand_over(
         }
         if last {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Sample, Source, TrainLoader, TrainSource, refusal};
+
+    use super::*;
+
+    /// Samples of one step, which say their index.
+    struct Indices;
+
+    impl Source for Indices {
+        fn len(&self) -> usize {
+            20
+        }
+
+        fn shape(&self) -> [usize; 2] {
+            [1, 1]
+        }
+
+        fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+            out[0] = index as f32;
+            Ok(Sample { length: 1, label: None })
+        }
+
+        fn classes(&self) -> &[String] {
+            &[]
+        }
+    }
+
+    impl TrainSource for Indices {}
+
+    #[test]
+    fn threads_that_the_system_refuses_are_done_without() {
+        let loader = || {
+            let config = LoaderConfig {
+                batch_size: 3,
+                workers: 3,
+                upload_ahead: 2,
+                ..LoaderConfig::default()
+            };
+            TrainLoader::new(Arc::new(Indices), config, Device::default()).unwrap()
+        };
+        let epoch = |loader: &TrainLoader| -> Vec<Vec<usize>> {
+            loader.epoch(Position::START).map(|batch| batch.unwrap().indices).collect()
+        };
+        let whole = loader();
+        let expected = epoch(&whole);
+        assert_eq!((expected.len(), whole.refused_threads()), (7, 0));
+        // Three that fill batches, and one that hands them over.
+        for (given, refused) in [(0, 4), (1, 3), (3, 1), (4, 0)] {
+            let few = loader();
+            assert_eq!(refusal::after(given, || epoch(&few)), expected, "{given} threads");
+            assert_eq!([few.refused_threads(), few.refused_threads()], [refused, 0]);
         }
     }
 }

@@ -88,6 +88,8 @@ pub struct Settings {
     pub on_gpu: bool,
     /// Samples of a batch.
     pub batch_size: usize,
+    /// Whether there was too little memory for whole batches, which were computed in parts.
+    pub divided: bool,
     /// Threads that make batches.
     pub workers: usize,
     /// Batches made ahead.
@@ -366,6 +368,15 @@ fn utilisation(usage: &Usage, settings: &Settings) -> Option<Advice> {
         return None;
     }
     let what = if settings.on_gpu { "GPU" } else { "processor" };
+    let setting = match settings.divided {
+        true => "no setting: batches were computed in parts for want of memory, and larger ones would be, too".to_owned(),
+        false => format!(
+            "`{}` from {} to {}",
+            settings.keys.batch_size,
+            settings.batch_size,
+            2 * settings.batch_size
+        ),
+    };
     some(
         format!(
             "the {what} was busy {} of the time of training, and neither data ({}) nor checkpoints ({}) held it up",
@@ -373,11 +384,6 @@ fn utilisation(usage: &Usage, settings: &Settings) -> Option<Advice> {
             percent(shares.data),
             percent(shares.saves)
         ),
-        format!(
-            "`{}` from {} to {}",
-            settings.keys.batch_size,
-            settings.batch_size,
-            2 * settings.batch_size
-        ),
+        setting,
     )
 }

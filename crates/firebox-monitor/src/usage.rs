@@ -207,17 +207,17 @@ impl Usage {
         self.over_time.see(sample);
     }
 
-    /// The loss scale of the first step that was taken, if gradients overflowed before it alone, each time at a scale
-    /// that then fell.
-    pub(crate) fn found_scale(&self) -> Option<f64> {
+    /// How many gradients overflowed before the first step that was taken, and the loss scale of that step, if the scale
+    /// fell each time.
+    pub(crate) fn found_scale(&self) -> Option<(u64, f64)> {
         let first = self.steps.iter().find(|step| !step.skipped)?.step;
-        let overflown = || self.steps.iter().filter(|step| step.overflown);
+        let before = self.steps.iter().filter(|step| step.overflown && step.step < first).count();
         let falls = || self.falls.iter().filter(move |(step, _)| *step < first);
         // At the floor, gradients overflow and the scale stays.
-        if overflown().any(|step| step.step > first) || falls().count() < overflown().count() {
+        if falls().count() < before {
             return None;
         }
-        falls().next_back().map(|(_, scale)| *scale)
+        falls().next_back().map(|(_, scale)| (before as u64, *scale))
     }
 
     /// Whether it was told where the time of steps went.

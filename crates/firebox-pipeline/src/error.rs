@@ -78,6 +78,18 @@ pub enum PipelineError {
         /// Which keys act there.
         way_out: String,
     },
+    /// Steps that are measured before a run.
+    #[error(
+        "{what} cannot be measured: the steps that are taken for it before the run, on noise, fail\n  \
+         set what is \"auto\" to a value, and leave run.recompute out: nothing is measured then"
+    )]
+    Measuring {
+        /// The settings that were measured.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: Box<TrainError>,
+    },
     /// Weights that an encoder was to begin with.
     #[error(transparent)]
     Encoder(Box<firebox_train::LoadEncoder>),
@@ -137,6 +149,20 @@ pub enum PipelineError {
         "there are no labelled windows in the training or the validation part, so no trial has a score\n  choose another split or other labels, or search by search.objectives = \"validation-loss\""
     )]
     NoLabels,
+    /// The system gives no thread, mostly for want of memory for its stack.
+    #[error(
+        "the system refused a thread, {what}{limits}: its stack takes memory, too\n  \
+         give the process more memory (ulimit -v and -d) or threads (ulimit -u, its control group), or let fewer threads compute, as with RAYON_NUM_THREADS=1"
+    )]
+    NoThread {
+        /// Which.
+        what: &'static str,
+        /// The limits on memory, after a comma, if there are any.
+        limits: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
     /// A setting that is valid by itself, and not with the others or with this build.
     #[error("{0}")]
     Setting(String),
@@ -153,6 +179,17 @@ impl PipelineError {
             | Self::Data(firebox_data::DataError::Stopped)
             | Self::Text(firebox_text::TextError::Stopped)
             | Self::Remote(RemoteError::Stopped { .. }) => Self::Interrupted,
+            other => other,
+        }
+    }
+
+    /// The same; what ended training was met where steps were measured for this setting.
+    pub(crate) fn measuring(self, what: &'static str) -> Self {
+        match self {
+            // What ends the whole process, which then begins anew, is not of the measurement.
+            Self::Train(error) if !error.begins_anew() => {
+                Self::Measuring { what, source: Box::new(error) }
+            }
             other => other,
         }
     }
@@ -224,7 +261,9 @@ impl PipelineError {
             | Self::InUse(_)
             | Self::Interrupted
             | Self::Leak { .. }
-            | Self::NotFinite { .. } => false,
+            | Self::NotFinite { .. }
+            | Self::NoThread { .. }
+            | Self::Measuring { .. } => false,
         }
     }
 }
@@ -247,5 +286,17 @@ mod tests {
         assert!(of(TrainError::Lost { first: 1, last: 2 }));
         assert!(!of(TrainError::Device("out of memory".to_owned())));
         assert!(!PipelineError::NoValidation.begins_anew());
+    }
+
+    #[test]
+    fn what_fails_while_it_is_measured_says_so_and_what_begins_anew_does() {
+        let of = |error: TrainError| PipelineError::from(error).measuring("`loader.batch_size`");
+        let failed = of(TrainError::Overflowed { steps: 4, scale: 1.0 });
+        assert!(!failed.is_bad_input() && !failed.begins_anew());
+        let said = failed.to_string();
+        assert!(said.starts_with("`loader.batch_size` cannot be measured: "), "{said}");
+        let cause = std::error::Error::source(&failed).map(ToString::to_string);
+        assert!(cause.is_some_and(|cause| cause.contains("all 4 steps overflowed")));
+        assert!(of(TrainError::Lost { first: 1, last: 2 }).begins_anew());
     }
 }

@@ -91,6 +91,7 @@ mod step;
 mod sub;
 mod test_table;
 mod text;
+mod threads;
 mod ucr;
 mod unread;
 mod zoo;
@@ -140,6 +141,7 @@ pub use search::{
 };
 pub use stages::{Finished, Outcome};
 pub use text::TextConfig;
+pub use threads::{begin_threads, refused_thread};
 pub use ucr::{UcrConfig, UcrData, UcrFinished, UcrTraining, evaluate_ucr};
 
 /// The store that runs share, for those who look after it.

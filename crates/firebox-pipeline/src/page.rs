@@ -10,7 +10,9 @@ use firebox_loader::Resident;
 use firebox_monitor::{
     Scaling, SettingKeys, Training, Usage, advice_on_trainings, timings_of_trainings,
 };
-use firebox_train::{CHECKPOINT_FOLDER, DynamicScale, History, LossScale, Optimizer, TrainConfig};
+use firebox_train::{
+    CHECKPOINT_FOLDER, DIVISIONS_FILE, DynamicScale, History, LossScale, Optimizer, TrainConfig,
+};
 
 use crate::chain::Work;
 use crate::error::{PipelineError, at};
@@ -39,7 +41,7 @@ pub(crate) fn complete(
     })?;
     let trainings = trainings(run, work);
     report.machine = machine(&usage, &trainings, &run.device.backend);
-    report.advice = advice(&usage, &trainings, run);
+    report.advice = advice(&usage, &trainings, run, is_divided(path));
     settle(&mut report, &attempts, path);
     let settings = path.join(PIPELINE);
     report.configuration = std::fs::read_to_string(&settings).map_err(at(&settings))?;
@@ -138,18 +140,26 @@ fn trainings(run: &Run<'_>, work: &Work<'_>) -> Vec<Training> {
         let mut usage = Usage::default();
         history.tell(&mut |event| usage.record(event));
         let settings = settings(run, &part.config, part.batch_size, part.keys);
+        let divided = is_divided(&sub::path(work, &part.name));
+        let settings = firebox_monitor::Settings { divided, ..settings };
         Some(Training { name: part.name.clone(), usage, settings })
     });
     told.collect()
 }
 
 /// What stood out in the run and in the trainings within it, and the settings that would change it.
-fn advice(usage: &Usage, trainings: &[Training], run: &Run<'_>) -> Vec<Advice> {
+fn advice(usage: &Usage, trainings: &[Training], run: &Run<'_>, divided: bool) -> Vec<Advice> {
     let keys = setting_keys(run.config);
     let own = settings(run, &training(run.config), run.config.loader.batch_size, keys);
+    let own = firebox_monitor::Settings { divided, ..own };
     let found = firebox_monitor::advice(usage, &own).into_iter();
     let found = found.chain(advice_on_trainings(trainings));
     found.map(|found| Advice { finding: found.finding, setting: found.setting }).collect()
+}
+
+/// Whether the training in this folder had too little memory for whole batches.
+fn is_divided(folder: &Path) -> bool {
+    folder.join(DIVISIONS_FILE).is_file()
 }
 
 /// Where the settings of a training are written that has none of its own.
@@ -184,6 +194,7 @@ fn settings(
     firebox_monitor::Settings {
         on_gpu: run.device.backend != "cpu",
         batch_size,
+        divided: false,
         workers: run.config.loader.workers,
         prefetch: run.config.loader.prefetch,
         pins: run.config.loader.pin,

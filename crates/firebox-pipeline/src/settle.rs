@@ -54,7 +54,8 @@ pub(crate) fn settle(
     // batches that they fill.
     let measured = !sized || config.run.auto || config.run.recompute;
     let samples = if measured { samples()? } else { None };
-    let (policy, batch) = choose(&config, resolution, samples, device)?;
+    let (policy, batch) = choose(&config, resolution, samples, device)
+        .map_err(|error| error.measuring(what_is_measured(&config)))?;
     let Timed { found: policy, reused, took } = policy;
     let precision = reason("run.precision", policy.precision.to_string(), policy.reason);
     if config.run.auto {
@@ -79,12 +80,22 @@ pub(crate) fn settle(
     if config.run.recompute {
         let batch = filled(config.loader.batch_size, samples);
         let trade = || batch_size::recompute_trade(&config, batch, device);
-        let Timed { found: why, reused, took } = timed(trade)?;
+        let Timed { found: why, reused, took } =
+            timed(trade).map_err(|error| error.measuring("what `run.recompute` costs"))?;
         let trade = reason("run.recompute", "true".to_owned(), why);
         told(&trade, reused, took);
         reasons.push(trade);
     }
     Ok((config, reasons))
+}
+
+/// The settings that are `auto`.
+fn what_is_measured(config: &PipelineConfig) -> &'static str {
+    match (config.run.auto, config.loader.batch_size) {
+        (true, 0) => "`run.precision` and `loader.batch_size`",
+        (_, 0) => "`loader.batch_size`",
+        _ => "`run.precision`",
+    }
 }
 
 /// The samples of a batch of this size, of which a training set may have fewer.

@@ -10,7 +10,8 @@ use firebox_data::TextColumns;
 use firebox_models::ClassifierConfig;
 use firebox_text::{EncoderSource, TextLossConfig};
 use firebox_train::{
-    AdamWConfig, AverageConfig, ClassLoss, Mix, Optimizer, SgdConfig, TrainConfig,
+    AdamWConfig, AverageConfig, ClassLoss, DynamicScale, LossScale, Mix, Optimizer, SgdConfig,
+    TrainConfig,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -63,8 +64,8 @@ pub(crate) fn of_step(config: &PipelineConfig) -> PipelineConfig {
     }
 }
 
-/// Which optimizer, and what else is done with gradients and weights, but not by how much. A loss scale stays as it is:
-/// by its size gradients overflow in f16, and such steps are no updates.
+/// Which optimizer, and what else is done with gradients and weights, but not by how much. Of a loss scale, too, only
+/// whether there is one: steps that are measured take one of their own.
 fn of_training(train: &TrainConfig) -> TrainConfig {
     let optimizer = match &train.optimizer {
         Optimizer::AdamW(_) => Optimizer::AdamW(AdamWConfig::default()),
@@ -74,8 +75,13 @@ fn of_training(train: &TrainConfig) -> TrainConfig {
             Optimizer::Sgd(SgdConfig { momentum, ..usual })
         }
     };
+    let loss_scale = match train.loss_scale {
+        LossScale::Static(_) | LossScale::Dynamic(_) => LossScale::Dynamic(DynamicScale::default()),
+        scale @ (LossScale::Auto | LossScale::Off) => scale,
+    };
     TrainConfig {
         optimizer,
+        loss_scale,
         clip: train.clip.map(|_| 1.0),
         clip_value: train.clip_value.map(|_| 1.0),
         average: train.average.map(|_| AverageConfig::default()),
@@ -293,12 +299,15 @@ mod tests {
             "[train]\nclip = false",
             "[train]\nclip = false\nclip_value = 2.0",
             "[train]\nloss_scale = 'off'",
+            "[train.loss_scale]\nstatic = 8.0",
             "[train.average]\ndecay = 0.5",
             "[run]\nrecompute = true",
             "[window]\nlength = 7",
         ] {
             assert_ne!(text(other), plain, "{other}");
         }
+        let scale = |table: &str| text(&format!("[train.loss_scale]\n{table}"));
+        assert_eq!(scale("static = 1e7"), scale("dynamic = { initial = 1e9 }"));
         let momentum = |share: f64| text(&format!("[train.optimizer.sgd]\nmomentum = {share:?}"));
         assert!(momentum(0.5) == momentum(0.9) && momentum(0.5) != momentum(0.0));
         for (table, other) in [

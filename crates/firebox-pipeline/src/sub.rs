@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener, count};
 use firebox_monitor::SettingKeys;
-use firebox_train::{Data, Objective, TrainConfig, TrainError, Trained};
+use firebox_train::{Data, FixedScale, Objective, TrainConfig, TrainError, Trained};
 
 use crate::chain::Work;
 use crate::error::PipelineError;
@@ -157,11 +157,7 @@ fn by_own_keys(error: TrainError, sub: &Sub<'_>) -> PipelineError {
         }
         other => return other.into(),
     };
-    let scale = scale.map_or_else(String::new, |scale| {
-        format!(
-            "`train.loss_scale.static` is {scale}: lower it, or use `train.loss_scale.dynamic` in its place; if that does not help, "
-        )
-    });
+    let scale = scale.map_or_else(String::new, FixedScale::way_out);
     let clip = if clips { " or `train.clip`" } else { "" };
     let go_on = match may_go_on {
         true => ", or set `train.non_finite` to `skip` or `rollback`",
@@ -212,7 +208,7 @@ mod tests {
             said("share-1/fine-tuned/seed-7", arm, lost(None)),
             "share-1/fine-tuned/seed-7: step 3 (epoch 1) has the loss NaN and the gradient norm NaN; lower `finetune.learning_rate`"
         );
-        let scaled = said("a", arm, lost(Some(8.0)));
+        let scaled = said("a", arm, lost(Some(FixedScale::Static(8.0))));
         assert!(scaled.contains("`train.loss_scale.static` is 8: lower it"), "{scaled}");
         let lstm =
             SettingKeys { rate: "multitimeframe.lstm.learning_rate", ..SettingKeys::default() };

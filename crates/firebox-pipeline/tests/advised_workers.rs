@@ -105,6 +105,7 @@ fn advised(usage: &Usage) -> (usize, f64) {
         // Nothing that computes is asked to share with what reads.
         on_gpu: true,
         batch_size: BATCH,
+        divided: false,
         workers: 0,
         prefetch: 4,
         pins: false,

@@ -250,6 +250,14 @@ impl TrainConfig {
         }
         let share = self.average.map_or(0.5, |average| average.decay);
         check("average.decay", share, |v| (0.0..1.0).contains(&v), "at least 0 and below 1")?;
+        if let Some(own) = self.average
+            && own.equal
+            && own.decay != AverageConfig::default().decay
+        {
+            let found = format!("{} beside `equal = true`, which takes its place", own.decay);
+            let allowed = "left out there, or `equal` be left out";
+            return Err(ConfigError { key: "average.decay", found, allowed });
+        }
         let every = self.average.map_or(1, |average| average.every);
         check("average.every", every, |v| v >= 1, "at least 1")?;
         let begins = self.average.map_or(0, |average| average.from_epoch);
@@ -367,6 +375,18 @@ mod tests {
         );
         check(r#"{"average": {"decay": 1}}"#, "average.decay` is 1");
         check(r#"{"average": {"every": 0}}"#, "average.every` is 0");
+        check(
+            r#"{"average": {"equal": true, "decay": 0.5}}"#,
+            "average.decay` is 0.5 beside `equal = true`",
+        );
+        check(
+            r#"{"groups": [{"parameters": ["a"], "frozen": true, "weight_decay": 0.1}]}"#,
+            "groups.weight_decay` is 0.1 in a group that is frozen",
+        );
+        check(
+            r#"{"layer_decay": {"factor": 1e-300, "layers": ["a", "b"]}}"#,
+            "layer_decay.factor` is 1e-300; it must be above 0 and at most 1, and no rate",
+        );
         check(
             r#"{"epochs": 5, "average": {"from_epoch": 5}}"#,
             "average.from_epoch` is 5; it must be below `train.epochs`",

@@ -69,9 +69,8 @@ pub struct Division {
 impl std::fmt::Display for Division {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { work, step, parts, bytes } = self;
-        let asked = bytes.map_or(String::new(), |bytes| {
-            format!(" (it asked for {:.1} MiB more)", bytes as f64 / f64::from(1 << 20))
-        });
+        let asked =
+            bytes.map_or(String::new(), |bytes| format!(" (it asked for {} more)", amount(bytes)));
         let (batch, rest) = match work {
             BatchWork::Step => {
                 ("batch", "gradients are averaged; the batch of an update stays as it was")
@@ -90,6 +89,15 @@ impl std::fmt::Display for Division {
             "{work} {step} had too little memory{asked}: from it on each {batch} is computed in \
              {parts} parts, whose {rest}"
         )
+    }
+}
+
+/// Bytes in the unit that says something of them.
+fn amount(bytes: u64) -> String {
+    match bytes {
+        few if few < 1 << 10 => format!("{few} bytes"),
+        some if some < 1 << 20 => format!("{:.1} KiB", some as f64 / f64::from(1 << 10)),
+        many => format!("{:.1} MiB", many as f64 / f64::from(1 << 20)),
     }
 }
 
@@ -215,6 +223,7 @@ mod tests {
         divisions.divide(shortage(5, 2, 4)).unwrap();
         let division = divisions.divide(shortage(9, 4, 2)).unwrap();
         let said = division.to_string();
+        assert_eq!([7, 2048, 3 << 19].map(amount), ["7 bytes", "2.0 KiB", "1.5 MiB"]);
         assert!(said.starts_with("step 9 had too little memory (it asked for 1.0 MiB more)"));
         let error = divisions.divide(shortage(9, 8, 1)).unwrap_err().to_string();
         assert!(error.contains("step 9 has too little memory for one window"), "{error}");

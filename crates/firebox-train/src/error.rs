@@ -112,8 +112,8 @@ pub enum TrainError {
         loss: f64,
         /// Its global gradient norm.
         norm: f64,
-        /// The loss scale that may be why its gradient was not finite: a static one above 1, under a finite loss.
-        scale: Option<f64>,
+        /// The loss scale that may be why its gradient was not finite, under a finite loss.
+        scale: Option<FixedScale>,
     },
     /// Too many steps in a row were not finite.
     #[error(
@@ -126,17 +126,15 @@ pub enum TrainError {
         count: u64,
         /// The last of them, from 1.
         step: u64,
-        /// The loss scale that may be why its gradient was not finite: a static one above 1, under a finite loss.
-        scale: Option<f64>,
+        /// The loss scale that may be why its gradient was not finite, under a finite loss.
+        scale: Option<FixedScale>,
     },
     /// A step was not finite, and there is no checkpoint to go back to.
     #[error(
         "step {step} (epoch {epoch}) has the loss {loss} and the gradient norm {norm}, and no \
          checkpoint is there to go back to; start a new run, {}with a lower `learning_rate` or \
          `train.clip`",
-        scale.map_or_else(String::new, |scale| format!(
-            "with a lower `train.loss_scale.static` than {scale} or `train.loss_scale.dynamic` in its place, and if that does not help, "
-        ))
+        with_lower_scale(*scale)
     )]
     NoWayBack {
         /// The step, from 1.
@@ -147,8 +145,8 @@ pub enum TrainError {
         loss: f64,
         /// Its global gradient norm.
         norm: f64,
-        /// The loss scale that may be why its gradient was not finite: a static one above 1, under a finite loss.
-        scale: Option<f64>,
+        /// The loss scale that may be why its gradient was not finite, under a finite loss.
+        scale: Option<FixedScale>,
     },
     /// No step was finite, so nothing was learnt.
     #[error(
@@ -161,6 +159,18 @@ pub enum TrainError {
         steps: u64,
         /// The loss scale.
         scale: f64,
+    },
+    /// Each update was undone by a rollback, so nothing was learnt.
+    #[error(
+        "no update is left of {steps} steps, so nothing was learnt: weights and optimizer went back {rollbacks} times, \
+         the last time to the start; lower the optimizer's `learning_rate` or `train.clip`, look for \
+         values that are not finite in the data, or set `train.non_finite` to `stop` to see the first step"
+    )]
+    Undone {
+        /// Steps.
+        steps: u64,
+        /// How often they went back.
+        rollbacks: u64,
     },
     /// Every step overflowed, so nothing was learnt.
     #[error(
@@ -218,14 +228,46 @@ pub enum TrainError {
     Device(String),
 }
 
-/// The way out of a static loss scale, before those that calm training.
-fn lower_scale(scale: Option<f64>) -> String {
-    scale.map_or_else(String::new, |scale| {
-        format!(
-            "`train.loss_scale.static` is {scale}: lower it, or use `train.loss_scale.dynamic` in \
-             its place; if that does not help, "
-        )
-    })
+/// A loss scale above 1 that does not fall.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FixedScale {
+    /// It is static.
+    Static(f64),
+    /// It is the smallest of a dynamic one.
+    Floor(f64),
+}
+
+impl FixedScale {
+    /// The way out, before those that calm training.
+    pub fn way_out(self) -> String {
+        match self {
+            Self::Static(scale) => format!(
+                "`train.loss_scale.static` is {scale}: lower it, or use `train.loss_scale.dynamic` in \
+                 its place; if that does not help, "
+            ),
+            Self::Floor(floor) => format!(
+                "the loss scale is at `train.loss_scale.dynamic.floor`, which is {floor}: lower it to 1; if that does not help, "
+            ),
+        }
+    }
+}
+
+/// The way out of a loss scale that does not fall, if there is one.
+fn lower_scale(scale: Option<FixedScale>) -> String {
+    scale.map_or_else(String::new, FixedScale::way_out)
+}
+
+/// The same for a run that is begun anew.
+fn with_lower_scale(scale: Option<FixedScale>) -> String {
+    match scale {
+        None => String::new(),
+        Some(FixedScale::Static(scale)) => format!(
+            "with a lower `train.loss_scale.static` than {scale} or `train.loss_scale.dynamic` in its place, and if that does not help, "
+        ),
+        Some(FixedScale::Floor(floor)) => format!(
+            "with `train.loss_scale.dynamic.floor` at 1 in place of {floor}, and if that does not help, "
+        ),
+    }
 }
 
 impl TrainError {

@@ -132,10 +132,24 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
             let allowed = "left out there, or `frozen` be left out";
             return Err(ConfigError { key: "groups.learning_rate", found, allowed });
         }
+        if let (true, Some(decay)) = (group.frozen, group.weight_decay) {
+            let found = format!("{decay} in a group that is frozen for the whole run");
+            let allowed = "left out there, or `frozen` be left out";
+            return Err(ConfigError { key: "groups.weight_decay", found, allowed });
+        }
     }
     let factor = config.layer_decay.as_ref().map_or(1.0, |decay| decay.factor);
-    check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")?;
     let layers = config.layer_decay.as_ref().map_or(1, |decay| decay.layers.len());
+    // How many layers a `{}` stands for says the model; as many as names there are at least.
+    let below = i32::try_from(layers.saturating_sub(1)).unwrap_or(i32::MAX);
+    let lowest = config.optimizer.learning_rate() * factor.powi(below);
+    let decays = config.layer_decay.is_some() && factor > 0.0 && factor <= 1.0;
+    if decays && !(lowest as f32).is_normal() {
+        let found = format!("{factor:e}");
+        let allowed = "above 0 and at most 1, and no rate smaller than what f32 holds (1.2e-38)";
+        return Err(ConfigError { key: "layer_decay.factor", found, allowed });
+    }
+    check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")?;
     let allowed = "at least one name, or `train.layer_decay` be false";
     check("layer_decay.layers", layers, |v| v >= 1, allowed)
 }

@@ -117,7 +117,7 @@ pub use config::{
 };
 pub use contrast::Contrasting;
 pub use division::{BatchWork, DIVISIONS_FILE, Division};
-pub use error::TrainError;
+pub use error::{FixedScale, TrainError};
 pub use firebox_kernels::{Clip, SquaredNorm};
 pub use forecasting::{ForecastLoss, ForecastSamples, Forecasting};
 pub use gradients::Gradients;

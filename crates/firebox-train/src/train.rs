@@ -13,16 +13,15 @@ use burn::tensor::Tensor;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
 use firebox_core::{Event, Listener, Request, Stream};
 use firebox_kernels::{KeptWeights, release_buffers};
-use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position};
+use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position, TrainLoader};
 use firebox_models::Loss;
 use tracing::info_span;
 
-use crate::TrainError;
 use crate::ahead::{Ahead, Taken};
 use crate::average::{Average, AverageConfig};
 use crate::checkpoint::{
-    Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_average, load_weights,
-    newest_whole, recover,
+    Checkpoint, Job, Kind, Saver, Writer, begun, checkpoints, folder_name, load_average,
+    load_weights, newest_whole, recover,
 };
 use crate::config::{NonFinite, TrainConfig};
 use crate::division::{BatchWork, Divisions, if_memory_lasts};
@@ -40,6 +39,7 @@ use crate::schedule::Progress;
 use crate::state::{Best, Mean, State};
 use crate::times::Times;
 use crate::types::{check_batch, check_gradients, check_parameters, check_type};
+use crate::{FixedScale, TrainError};
 
 /// Trains a model until its steps are taken, its validation loss has stopped falling, or it is told
 /// to stop.
@@ -91,10 +91,15 @@ where
         session.watch.end();
         Ok::<_, TrainError>((outcome, saver.times()))
     })?;
-    let Session { model, state, data_time, divisions, .. } = session;
+    let Session { model, state, optimizer, data_time, divisions, .. } = session;
     // Whatever comes now takes other ones.
     release_buffers();
     let Scaler { scale, overflows, .. } = state.scaler;
+    let rollbacks = state.counts.rollbacks;
+    let undone = rollbacks > 0 && state.rollback.proved == Some(0) && optimizer.updates == 0;
+    if outcome != Outcome::Interrupted && undone {
+        return Err(TrainError::Undone { steps: state.step, rollbacks });
+    }
     if outcome != Outcome::Interrupted && state.step > 0 && state.updates() == 0 {
         let steps = state.step;
         return Err(match overflows {
@@ -155,7 +160,7 @@ fn tell_failures<'scope>(
     // What was said of another training is not of this one.
     while failures.try_recv().is_ok() {}
     let (running, ended) = bounded(0);
-    scope.spawn(move || {
+    let tell = move || {
         let message = select! {
             recv(failures) -> message => message,
             recv(ended) -> _ => return,
@@ -165,7 +170,9 @@ fn tell_failures<'scope>(
             let message = format!("the run ends where that batch is needed: {message}");
             listener.on(&Event::Warning { message });
         }
-    });
+    };
+    // Without a thread it is told where it ends the run, and no earlier.
+    let _ = begun("firebox-failures", scope, tell);
     running
 }
 
@@ -198,6 +205,10 @@ struct Session<'a, M> {
     samples: u64,
     /// A person asked that it be interrupted when this epoch is closed.
     ends_with_epoch: bool,
+    /// It was said that threads could not be had.
+    told_refused: bool,
+    /// It was said that a validation loss is not finite.
+    told_unbounded: bool,
 }
 
 /// What one optimizer step computed.
@@ -228,6 +239,17 @@ impl<M: Module> Session<'_, M> {
         let batches = data.train.batches_per_epoch();
         let total = config.total_steps(batches);
         let per_epoch = config.steps_per_epoch(batches);
+        if config.accumulate > batches && batches > 0 {
+            let message = format!(
+                "`train.accumulate` is {}, and an epoch has {}: each epoch is one update, of all its batches",
+                config.accumulate,
+                match batches {
+                    1 => "1 batch".to_owned(),
+                    _ => format!("{batches} batches"),
+                }
+            );
+            run.listener.on(&Event::Warning { message });
+        }
         let begun = self.state.rollback.proved.is_some();
         if config.non_finite == NonFinite::Rollback && self.state.step == 0 && !begun {
             self.save(saver, Kind::Step, None)?;
@@ -246,6 +268,7 @@ impl<M: Module> Session<'_, M> {
                 }
                 self.freeze();
                 let mut loader = data.train.epoch(self.state.position);
+                self.tell_refused(data.train);
                 while self.state.position.batch < batches && self.state.step < total {
                     let start = Instant::now();
                     let span = info_span!("step", number = self.state.step + 1).entered();
@@ -565,7 +588,10 @@ impl<M: Module> Session<'_, M> {
         let what = format!("step {step} has the loss {loss} and the gradient norm {norm}");
         // The loss is read before it is scaled.
         let scale = match self.config.loss_scale {
-            LossScale::Static(scale) if scale > 1.0 && loss.is_finite() => Some(scale),
+            _ if !loss.is_finite() => None,
+            LossScale::Static(scale) if scale > 1.0 => Some(FixedScale::Static(scale)),
+            // Above it, an overflow does not come here.
+            LossScale::Dynamic(own) if own.floor > 1.0 => Some(FixedScale::Floor(own.floor)),
             _ => None,
         };
         let message = match self.config.non_finite {
@@ -668,6 +694,7 @@ impl<M: Module> Session<'_, M> {
         learning_rate: f64,
         time: Duration,
     ) -> Result<(), TrainError> {
+        self.tell_unbounded(validation);
         let state = &mut self.state;
         let (epoch, step) = (state.position.epoch + 1, state.step);
         let best = watched
@@ -694,6 +721,20 @@ impl<M: Module> Session<'_, M> {
         self.log.epoch(record)
     }
 
+    /// Says, once, that a validation loss is no number to compare by.
+    fn tell_unbounded(&mut self, validation: Option<f64>) {
+        let Some(loss) = validation.filter(|loss| !loss.is_finite()) else { return };
+        if std::mem::replace(&mut self.told_unbounded, true) {
+            return;
+        }
+        let epoch = self.state.position.epoch + 1;
+        let message = format!(
+            "the validation loss of epoch {epoch} is {loss}: an epoch without a finite one is never the best, and if none has one, the weights of the last epoch \
+             are kept, whatever they are worth; look for values in the validation data that lie far from all others, and in f16 beyond 65504"
+        );
+        self.run.listener.on(&Event::Warning { message });
+    }
+
     /// Where the time of the steps went that it has not been told of.
     fn tell_times(&mut self) -> Result<(), TrainError> {
         let Some(times) = self.times.take(self.state.step) else { return Ok(()) };
@@ -710,6 +751,19 @@ impl<M: Module> Session<'_, M> {
     fn stops_early(&self) -> bool {
         let early = self.config.early_stopping;
         early.is_some_and(|settings| self.state.early.waited >= settings.patience)
+    }
+
+    /// Says that threads of the loader could not be had, once.
+    fn tell_refused(&mut self, loader: &TrainLoader) {
+        let refused = loader.refused_threads();
+        if refused == 0 || std::mem::replace(&mut self.told_refused, true) {
+            return;
+        }
+        let message = format!(
+            "the system refused {refused} of the loader's threads, mostly for want of memory for their stacks: the others fill the batches, or training \
+             itself; give the process more memory (ulimit -v and -d) or threads (ulimit -u), or set loader.workers to fewer"
+        );
+        self.run.listener.on(&Event::Warning { message });
     }
 
     /// Does what a person asked, between two steps, and returns the time that it stood still.
@@ -808,6 +862,8 @@ impl<'a, M: Module> Session<'a, M> {
             watch,
             samples: 0,
             ends_with_epoch: false,
+            told_refused: false,
+            told_unbounded: false,
         };
         if config.non_finite == NonFinite::Rollback && goes_on {
             let like = (&session.model, &session.optimizer, &session.average);

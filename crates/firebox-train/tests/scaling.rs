@@ -266,6 +266,24 @@ fn an_overflow_at_the_floor_is_a_failure() {
     let error = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap_err();
     // Sixteen falls from 65,536 to 1, and the seventeenth is no overflow any more.
     assert!(matches!(error, TrainError::NonFinite { step: 17, .. }), "{error}");
+    assert!(!error.to_string().contains("loss_scale"), "{error}");
+}
+
+#[test]
+fn a_floor_that_overflows_is_named_before_other_ways_out() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let storm = Storm { steps: (0..100).collect(), size: 2f64.powi(114) };
+    let dynamic = DynamicScale { initial: 65_536.0, floor: 32_768.0, ..DynamicScale::default() };
+    for non_finite in [NonFinite::Stop, NonFinite::Skip] {
+        let folder = tempfile::tempdir().unwrap();
+        let config = TrainConfig { non_finite, ..config(LossScale::Dynamic(dynamic)) };
+        let error = Plan::new(folder.path()).train(point(), &storm, data, &config).unwrap_err();
+        let said = error.to_string();
+        let named = "`train.loss_scale.dynamic.floor`, which is 32768: lower it to 1";
+        let (floor, rate) = (said.find(named), said.find("`learning_rate`"));
+        assert!(floor.is_some() && floor < rate, "{said}");
+    }
 }
 
 #[test]

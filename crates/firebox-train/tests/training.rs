@@ -57,6 +57,25 @@ fn accumulated_batches_equal_one_batch_and_the_tail_is_kept() {
 }
 
 #[test]
+fn batches_that_are_fewer_than_those_of_an_update_are_told() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    for (accumulate, said) in [(6, None), (7, Some("is 7, and an epoch has 6 batches: each epoch"))]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let warnings = Warnings::default();
+        let watch = |event: &Event| warnings.take(event);
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let config = TrainConfig { accumulate, ..config(1e-2) };
+        let trained = plan.train(point(), &ToMean::default(), data, &config).unwrap();
+        assert_eq!(trained.summary.steps, 3);
+        let warnings = warnings.0.into_inner().unwrap();
+        assert_eq!(warnings.len(), usize::from(said.is_some()), "{warnings:?}");
+        assert!(said.is_none_or(|said| warnings[0].contains(said)), "{warnings:?}");
+    }
+}
+
+#[test]
 fn training_lowers_the_loss_and_reports_every_step() {
     let folder = tempfile::tempdir().unwrap();
     let (loader, validation) = (loader(40, 8), held_out(16));
@@ -256,6 +275,57 @@ fn a_rollback_passes_over_a_checkpoint_of_broken_weights() {
         assert_eq!(steps(other.path()), steps(folder.path()), "at {stop_at}");
         assert_eq!(resumed.summary.counts, plain.summary.counts);
     }
+}
+
+#[test]
+fn a_run_of_which_no_update_is_left_is_no_result() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let run = |max_steps| {
+        let folder = tempfile::tempdir().unwrap();
+        let config = TrainConfig {
+            max_steps: Some(max_steps),
+            non_finite: NonFinite::Rollback,
+            checkpoint: every_steps(100),
+            ..config(1e-2)
+        };
+        let objective = ToMean { broken: vec![1, 3, 5] };
+        let trained = Plan::new(folder.path()).train(point(), &objective, data, &config);
+        assert_eq!(trained.is_ok(), folder.path().join("training.json").exists());
+        trained.map(|trained| weights(&trained.model))
+    };
+    let error = run(6).unwrap_err();
+    assert!(matches!(error, TrainError::Undone { steps: 6, rollbacks: 3 }), "{error}");
+    assert!(error.to_string().contains("no update is left of 6 steps"), "{error}");
+    // One is.
+    assert_ne!(run(7).unwrap(), weights(&point()));
+}
+
+/// [`ToMean`], whose loss is infinite where nothing is learnt.
+struct Boundless;
+
+impl Objective<Point> for Boundless {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        let factor = if streams.dropout.is_none() { f64::INFINITY } else { 1.0 };
+        let Loss { value, weight, parts } = ToMean::default().loss(model, batch, streams);
+        Loss { value: value * factor, weight, parts }
+    }
+}
+
+#[test]
+fn a_validation_loss_that_is_not_finite_is_told_once() {
+    let (loader, validation) = (loader(24, 4), held_out(8));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let folder = tempfile::tempdir().unwrap();
+    let warnings = Warnings::default();
+    let watch = |event: &Event| warnings.take(event);
+    let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+    let trained = plan.train(point(), &Boundless, data, &config(1e-2)).unwrap();
+    assert_eq!((trained.summary.best, trained.summary.selected.as_str()), (None, "step-000018"));
+    let warnings = warnings.0.into_inner().unwrap();
+    let [said] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(said.starts_with("the validation loss of epoch 1 is inf: "), "{said}");
+    assert!(said.contains("the weights of the last epoch"), "{said}");
 }
 
 #[test]

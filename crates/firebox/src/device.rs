@@ -77,8 +77,13 @@ fn listed<D>(
     devices.map(of).collect()
 }
 
-/// Resolves `auto`, `cpu`, `cuda`, `cuda:1`, ….
-pub(crate) fn choose(wanted: &str) -> Result<ChosenDevice, DeviceError> {
+/// Begins the threads that compute, and resolves `auto`, `cpu`, `cuda`, `cuda:1`, ….
+pub(crate) fn choose(wanted: &str) -> anyhow::Result<ChosenDevice> {
+    firebox_pipeline::begin_threads()?;
+    Ok(chosen(wanted)?)
+}
+
+fn chosen(wanted: &str) -> Result<ChosenDevice, DeviceError> {
     if wanted == "auto" {
         return automatic();
     }

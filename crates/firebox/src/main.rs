@@ -15,6 +15,7 @@ mod evaluate;
 mod export;
 mod memory;
 mod output;
+mod refused;
 mod search;
 mod terminal;
 #[cfg(unix)]
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use firebox_pipeline::monitor::{Counted, ProfileConfig};
-use firebox_pipeline::{Finished, Outcome, PipelineError, Prepared, Source};
+use firebox_pipeline::{Finished, Outcome, PipelineError, Prepared, Source, refused_thread};
 
 use crate::device::Listed;
 use crate::output::{OutputError, say};
@@ -167,6 +168,7 @@ enum DataCommand {
 const STOPPED_AT_ONCE: i32 = 131;
 
 fn main() -> ExitCode {
+    memory::take_little_at_a_time();
     memory::keep();
     outlive_the_limit_of_files();
     let command = match Cli::try_parse() {
@@ -181,6 +183,7 @@ fn main() -> ExitCode {
         Command::Predict(flags) => flags.log(),
         _ => LogFormat::Text,
     };
+    refused::tell_refused_threads(log);
     let result = match command {
         Command::Run(flags) => run(&flags),
         Command::Search(flags) => search::run(&flags),
@@ -228,9 +231,10 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
         memory::begin_anew_without();
         memory::end_with(error::rendered(&anyhow::anyhow!(TOO_LITTLE), flags.log) + "\n");
     }
-    let device = device::choose(&prepared.config().run.device)?;
+    // Before memory is scarce.
     let terminal = Terminal::new(flags.log);
     let stop = stop_on_signal(flags.log, terminal.in_hand(), SOON)?;
+    let device = device::choose(&prepared.config().run.device)?;
     let finished = prepared.run(&device, &stop, &terminal);
     terminal.close();
     #[cfg(unix)]
@@ -318,9 +322,18 @@ fn stop_on_signal(
         if again {
             std::process::exit(STOPPED_AT_ONCE);
         }
-    })?;
+    })
+    .map_err(unheard)?;
     outlive_the_terminal();
     Ok(stop)
+}
+
+/// What a thread that hears signals was refused for: its stack takes memory.
+fn unheard(error: ctrlc::Error) -> anyhow::Error {
+    match error {
+        ctrlc::Error::System(source) => refused_thread("the one that hears Ctrl-C", source).into(),
+        other => other.into(),
+    }
 }
 
 #[cfg(unix)]

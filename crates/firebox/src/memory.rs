@@ -26,6 +26,41 @@ pub(crate) fn keep() {
     unsafe { mi_option_set(PURGE_DELAY, -1) };
 }
 
+/// Begins the program anew, once, where its memory is limited, with an allocator that takes little at a time. By itself it
+/// takes 1 GiB at once, or 128 MiB, which count against the limit whether they are used or not and leave nothing for
+/// stacks of threads and mapped files. It takes the first before `main`, so that its environment alone can say so.
+#[cfg(target_os = "linux")]
+pub(crate) fn take_little_at_a_time() {
+    use std::os::unix::process::CommandExt;
+    /// mimalloc's own: the least that it takes at once.
+    const RESERVE: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "32MiB");
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    if !is_limited(&limits) || std::env::var_os(RESERVE.0).is_some() {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    let mut anew = std::process::Command::new(program);
+    // Returns only if it fails; the program then goes on as it is.
+    let _ = anew.arg0(name).args(arguments).env(RESERVE.0, RESERVE.1).exec();
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn take_little_at_a_time() {}
+
+/// Whether limits of a process, as Linux says them, are so low that what the allocator takes at once is much of them.
+#[cfg(target_os = "linux")]
+fn is_limited(limits: &str) -> bool {
+    /// Bytes.
+    const LOW: u64 = 8 << 30;
+    let of = |name: &str| {
+        let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    ["Max address space", "Max data size"].into_iter().filter_map(of).any(|bytes| bytes < LOW)
+}
+
 fn took(bytes: usize) {
     if bytes >= COUNTED && !memory::took(bytes) {
         begin_anew(bytes);
@@ -308,5 +343,24 @@ mod restart {
             around.filter_map(limit).min()
         });
         limits.min()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_on_memory_is_low_or_none() {
+        let limits = |data: &str| {
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units\n\
+                 Max data size             {data}            unlimited            bytes\n\
+                 Max address space         unlimited            unlimited            bytes\n"
+            )
+        };
+        assert!(is_limited(&limits("409600000")));
+        assert!(!is_limited(&limits("unlimited")) && !is_limited(&limits("68719476736")));
+        assert!(!is_limited(""));
     }
 }

@@ -145,11 +145,12 @@ impl Terminal {
                 self.line(&format!("{stage:<10} {how:>8}  {detail}{key}"));
             }
             Event::Epoch { epoch, step, train_loss, validation_loss, best, seconds } => {
-                let validation =
-                    validation_loss.map_or(String::new(), |loss| format!("  validation {loss:.5}"));
+                let validation = validation_loss
+                    .map_or(String::new(), |found| format!("  validation {}", loss(found)));
                 let best = if *best { "  best" } else { "" };
                 self.line(&format!(
-                    "  epoch {epoch:>3}  step {step:>6}  loss {train_loss:.5}{validation}  {}{best}",
+                    "  epoch {epoch:>3}  step {step:>6}  loss {}{validation}  {}{best}",
+                    loss(*train_loss),
                     duration(*seconds)
                 ));
             }
@@ -223,6 +224,11 @@ impl Listener for Terminal {
     }
 }
 
+/// The mean loss of an epoch. One without a finite step has none, in the report's word.
+fn loss(mean: f64) -> String {
+    if mean.is_nan() { "unknown".to_owned() } else { format!("{mean:.5}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +236,7 @@ mod tests {
     #[test]
     fn durations_read_well() {
         let texts = [0.004, 0.5, 12.3, 99.4, 150.0].map(duration);
+        assert_eq!([0.25, f64::NAN].map(loss), ["0.25000", "unknown"]);
         assert_eq!([1.234, 18.2723, 456.7].map(rate), ["1.23/s", "18.3/s", "457/s"]);
         assert_eq!(texts, ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min"]);
     }

@@ -49,12 +49,18 @@ pub(super) fn overflows(usage: &Usage, settings: &Settings) -> Option<Advice> {
         {
             None
         }
-        // Neither a scale that rises less often nor smaller updates change where it began.
-        (Scaling::Dynamic { initial, .. }, Some(scale)) => some(
-            format!("{said} before the first step that was taken, while the loss scale came down"),
-            format!("`train.loss_scale.dynamic.initial` from {initial} to {scale}"),
-        ),
-        (Scaling::Dynamic { floor, .. }, None)
+        // Neither a scale that rises less often nor smaller updates change where it began, nor does clipping, which comes
+        // after gradients are divided by it.
+        (Scaling::Dynamic { initial, .. }, Some((before, scale))) if 2 * before > count => {
+            let share = if before == count { String::new() } else { format!(", {before} of them") };
+            some(
+                format!(
+                    "{said}{share} before the first step that was taken, while the loss scale came down"
+                ),
+                format!("`train.loss_scale.dynamic.initial` from {initial} to {scale}"),
+            )
+        }
+        (Scaling::Dynamic { floor, .. }, _)
             if usage.lowest_scale.is_none_or(|low| low <= floor) =>
         {
             let lower = match floor > 1.0 {
@@ -65,7 +71,7 @@ pub(super) fn overflows(usage: &Usage, settings: &Settings) -> Option<Advice> {
             some(said, lower + &calmer(settings))
         }
         // R5 goes about it in this order: a scale that rises less often, then smaller updates.
-        (Scaling::Dynamic { interval, .. }, None) => some(
+        (Scaling::Dynamic { interval, .. }, _) => some(
             format!("{said} under its loss scale"),
             format!(
                 "`train.loss_scale.dynamic.interval` from {interval} to {}, {}",

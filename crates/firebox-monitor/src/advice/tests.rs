@@ -8,6 +8,7 @@ fn settings() -> Settings {
     Settings {
         on_gpu: false,
         batch_size: 64,
+        divided: false,
         workers: 1,
         prefetch: 2,
         pins: false,
@@ -200,6 +201,8 @@ fn each_finding_has_its_figure_and_its_setting() {
     check(&faults, &mapped, &expected);
     assert!(!lines(&faults, &mapped)[0].contains("batch_size"));
     check(&one(machine(0.4, 1, 0.0)), &settings(), &["busy 40.0 %", "from 64 to 128"]);
+    let divided = Settings { divided: true, ..settings() };
+    check(&one(machine(0.4, 1, 0.0)), &divided, &["busy 40.0 %", "-> no setting: batches were"]);
     let mut shared = machine(0.4, 1, 0.0);
     if let Event::Machine(sample) = &mut shared {
         sample.other_threads = Some(0.5);
@@ -324,9 +327,14 @@ fn a_loss_scale_that_began_too_high_is_told_where_to_begin() {
         assert!(line.ends_with(" to 65536"), "{line}");
     }
     check(&run(&first, 131_072.0), &from(131_072.0), &["at the smallest loss scale (131072) too"]);
-    // An overflow after steps were taken is another matter.
+    // One after steps were taken is what a scale that rises is for; many of them are another matter.
     let later = [&first[..], &[100]].concat();
-    check(&run(&later, 1.0), &from(1.0), &["17 of 150", "interval` from 2000 to 4000"]);
+    let expected = ["17 of 150", ", 16 of them before the first step", "from 4294967296 to 65536"];
+    check(&run(&later, 1.0), &from(1.0), &expected);
+    let line = lines(&run(&later, 1.0), &from(1.0)).join(" ");
+    assert!(!line.contains("train.clip") && !line.contains("interval"), "{line}");
+    let many: Vec<u64> = first.iter().copied().chain((40..140).step_by(5)).collect();
+    check(&run(&many, 1e-30), &from(1e-30), &["36 of 150", "interval` from 2000 to 4000"]);
 }
 
 #[test]

@@ -279,7 +279,9 @@ pub(super) fn choose(
         down => down,
     };
     let Taken { size, bytes, .. } = best;
-    let measured = format!("measured: {:.0} {what} a second in {:.0} MiB", best.rate(), mib(bytes));
+    let (rate, mib) = (best.rate(), mib(bytes));
+    let measured =
+        format!("measured: {rate:.0} {what} a second in {mib:.0} MiB, by the median step");
     let guess = match guessed == size {
         true => String::new(),
         false => format!("; the guess for the class `{class}` was {guessed}"),

@@ -109,24 +109,49 @@ impl Probe<'_> {
 mod tests {
     use firebox_core::Stream;
     use firebox_models::BiLstmMaeConfig;
-    use firebox_train::{AdamWConfig, AverageConfig, Optimizer, Pretraining, SgdConfig};
+    use firebox_train::{
+        AdamWConfig, AverageConfig, DynamicScale, LossScale, Optimizer, Pretraining, SgdConfig,
+    };
 
     use super::*;
 
+    fn losses(train: &TrainConfig, precision: Precision) -> Result<Vec<f64>, PipelineError> {
+        let device = ChosenDevice::named("cpu");
+        let config = BiLstmMaeConfig {
+            hidden: 4,
+            decoder_hidden: 4,
+            layers: 1,
+            ..BiLstmMaeConfig::default()
+        };
+        let model = config.init(Stream::new(1, "weights"), 2, &device.device).unwrap();
+        let probe = Probe { precision, batch: 4, steps: 3, train };
+        probe.run(model, &Pretraining, [12, 2], &device).map(|measured| measured.losses)
+    }
+
+    #[test]
+    fn no_loss_scale_decides_what_is_measured() {
+        // In a run, it comes down first, or the run ends.
+        let initial = f64::from(f32::MAX);
+        let dynamic = LossScale::Dynamic(DynamicScale { initial, ..DynamicScale::default() });
+        let floor = DynamicScale { initial, floor: initial, ..DynamicScale::default() };
+        let own = |loss_scale| {
+            let train = TrainConfig { loss_scale, ..TrainConfig::default() };
+            losses(&train, Precision::F32).unwrap()
+        };
+        let expected = own(LossScale::Off);
+        // From the step before the timed ones on, each is an update.
+        assert!(expected[1..].windows(2).all(|pair| pair[0] != pair[1]), "{expected:?}");
+        for scale in [dynamic, LossScale::Static(initial), LossScale::Dynamic(floor)] {
+            let found = own(scale);
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-4 * b.abs();
+            assert!(found.iter().zip(&expected).all(near), "{found:?} {expected:?}");
+        }
+        assert_eq!(losses(&TrainConfig::default(), Precision::F16).unwrap().len(), 4);
+    }
+
     #[test]
     fn steps_are_taken_with_the_settings_of_the_run() {
-        let device = ChosenDevice::named("cpu");
-        let losses = |train: &TrainConfig| {
-            let config = BiLstmMaeConfig {
-                hidden: 4,
-                decoder_hidden: 4,
-                layers: 1,
-                ..BiLstmMaeConfig::default()
-            };
-            let model = config.init(Stream::new(1, "weights"), 2, &device.device).unwrap();
-            let probe = Probe { precision: Precision::F32, batch: 4, steps: 3, train };
-            probe.run(model, &Pretraining, [12, 2], &device).map(|measured| measured.losses)
-        };
+        let losses = |train: &TrainConfig| losses(train, Precision::F32);
         let plain = TrainConfig::default();
         let expected = losses(&plain).unwrap();
         assert_eq!(expected.len(), 4);

@@ -11,8 +11,8 @@ use firebox_loader::{HeldOutLoader, LoaderConfig, Place, Source, TrainLoader, Tr
 use firebox_models::Loss;
 use firebox_monitor::sampled;
 use firebox_train::{
-    AverageConfig, CheckpointConfig, Constant, Data, Keep, Objective, Run, Schedule, Streams,
-    TrainConfig,
+    AverageConfig, CheckpointConfig, Constant, Data, DynamicScale, Keep, LossScale, Objective, Run,
+    Schedule, Streams, TrainConfig,
 };
 
 use super::PageFaults;
@@ -260,20 +260,38 @@ fn train<M: Module, O: Objective<M>>(
     run: &Run<'_>,
 ) -> Result<(), PipelineError> {
     let settings = own.map(in_a_step).unwrap_or_default();
+    // As a pipeline does it: f16 without a scale is another, worse job.
+    let scale = settings.loss_scale.resolve(config.precision == Precision::F16);
     let config = TrainConfig {
         // Until it is stopped, if it goes by time.
         epochs: if config.seconds > 0.0 { 1_000_000 } else { 1 },
         max_steps: (config.seconds <= 0.0).then_some(config.warmup + config.steps),
         schedule: Schedule::Constant(Constant::default()),
         early_stopping: None,
-        // As a pipeline does it: f16 without a scale is another, worse job.
-        loss_scale: settings.loss_scale.resolve(config.precision == Precision::F16),
+        loss_scale: if own.is_some() { in_a_look(scale) } else { scale },
         checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
         ..settings
     };
     let data = Data { train: loader, validation: None };
     firebox_train::train(model, objective, data, &config, run)?;
     Ok(())
+}
+
+/// The scale of a few steps that are taken for their time and memory, which no size of it changes. The run's own may
+/// begin so large that all of so few steps overflow, or always be too large for noise; this one overflows once at most,
+/// before the steps that are timed, each of which then updates the weights.
+fn in_a_look(scale: LossScale) -> LossScale {
+    // The smallest gradients count as much as they do in a run, nearly: they are normal numbers of f16 from 2.4e-7 on.
+    const BEGUN: f64 = 256.0;
+    match scale {
+        LossScale::Auto | LossScale::Off => scale,
+        LossScale::Static(_) | LossScale::Dynamic(_) => LossScale::Dynamic(DynamicScale {
+            initial: BEGUN,
+            backoff: 1.0 / BEGUN,
+            floor: 1.0,
+            ..DynamicScale::default()
+        }),
+    }
 }
 
 /// What of a run's settings decides the time and memory of one step. Parameters that are frozen at first

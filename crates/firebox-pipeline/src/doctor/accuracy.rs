@@ -4,7 +4,7 @@ use firebox_core::Precision;
 
 use super::Learning;
 use super::checklist::{Mark, Tick};
-use super::learn::ENOUGH;
+use super::learn::{ENOUGH, Verdict};
 
 /// Training losses are all that is known here: accuracy is not measured, and one that ends lower is as good.
 pub(super) fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
@@ -16,9 +16,11 @@ pub(super) fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
     let own = learnt.iter().filter(|one| one.precision == precision);
     // Few steps say nothing of the end, whether they are near or not.
     let (enough, few): (Vec<_>, Vec<_>) = own.partition(|one| one.is_enough());
-    // One that is not close comes before all that are.
-    let worst = enough.iter().max_by(|a, b| {
-        let apart = a.is_close().cmp(&b.is_close()).reverse();
+    let (unknown, known): (Vec<_>, Vec<_>) =
+        enough.into_iter().partition(|one| one.verdict() == Verdict::Unknown);
+    // One that is apart comes before all that are not.
+    let worst = known.iter().max_by(|a, b| {
+        let apart = a.is_apart().cmp(&b.is_apart());
         apart.then(a.difference.total_cmp(&b.difference))
     });
     let mut said: Vec<String> = vec![];
@@ -29,21 +31,27 @@ pub(super) fn accuracy(learnt: &[Learning], precision: Precision) -> Tick {
             of_each.collect::<Vec<_>>().join(", ")
         ));
     }
+    if !unknown.is_empty() {
+        let of_each = unknown.iter().map(|one| format!("{} ({})", one.workload, one.unknown()));
+        said.push(format!("not shown for {}", of_each.collect::<Vec<_>>().join(", ")));
+    }
     if let Some(worst) = worst {
         let (difference, error) = (100.0 * worst.difference, 100.0 * worst.error);
-        let place = match worst.is_close() {
-            true => "has the largest difference from f32",
-            false => "ends higher than f32, and by more than chance",
+        let place = match worst.verdict() {
+            Verdict::Nothing => "learns nothing of what f32 learns",
+            Verdict::Higher => "ends higher than f32, and by more than chance",
+            Verdict::Close | Verdict::Unknown => "has the largest difference from f32",
         };
+        let which = if unknown.is_empty() { "models" } else { "the other models" };
         said.push(format!(
-            "of models with {ENOUGH} steps or more, {} {place}: {difference:+.2} ± {error:.2} % of its first loss",
+            "of {which} with {ENOUGH} steps or more, {} {place}: {difference:+.2} ± {error:.2} % of its first loss",
             worst.workload
         ));
         said.push("accuracy itself is in the scores of a run's report".to_owned());
     }
     let mark = match worst {
-        Some(worst) if !worst.is_close() => Mark::No,
-        Some(_) if few.is_empty() => Mark::Yes,
+        Some(worst) if worst.is_apart() => Mark::No,
+        Some(_) if few.is_empty() && unknown.is_empty() => Mark::Yes,
         // The models of which too little is known may end anywhere.
         _ => Mark::NotHere,
     };
@@ -70,9 +78,37 @@ mod tests {
         // 3 % where f32 scatters by 4 %, and 1 % where it does by 0.1 %.
         let close = learnt(0.03, 0.04, Workload::LstmMae);
         let apart = learnt(0.01, 0.001, Workload::Mlp);
-        assert!(close.is_close() && !apart.is_close() && apart.is_enough());
+        assert!(!close.is_apart() && apart.is_apart() && apart.is_enough());
         let tick = accuracy(&[close, apart], Precision::Bf16);
         assert!(tick.mark == Mark::No && tick.found.contains("mlp"), "{}", tick.found);
+    }
+
+    #[test]
+    fn a_model_that_learns_nothing_is_not_ticked_and_one_that_scatters_is_not_shown() {
+        let falling = |end: f64| -> Vec<f64> {
+            std::iter::once(2.0).chain(std::iter::repeat_n(end, 299)).collect()
+        };
+        let learnt = |workload, own: f64, seeds: [f64; 3]| {
+            Learning::new(workload, Precision::Bf16, &falling(own), &seeds.map(falling))
+        };
+        let said = |learnt: &[Learning]| {
+            let Tick { mark, found, .. } = accuracy(learnt, Precision::Bf16);
+            (mark, found)
+        };
+        let (narrow, wide) = ([0.5, 0.502, 0.498], [0.1, 0.5, 1.0]);
+        let near = || learnt(Workload::LstmMae, 0.5, narrow);
+        assert_eq!(said(&[near()]).0, Mark::Yes);
+        let (mark, found) = said(&[near(), learnt(Workload::Mlp, 0.1, wide)]);
+        assert_eq!(mark, Mark::NotHere, "{found}");
+        assert!(
+            found.starts_with("not shown for mlp (f32 itself ends 22.5 % of the first loss apart); of the other models"),
+            "{found}"
+        );
+        for seeds in [narrow, wide] {
+            let (mark, found) = said(&[near(), learnt(Workload::Mlp, 2.0, seeds)]);
+            assert_eq!(mark, Mark::No, "{found}");
+            assert!(found.contains("mlp learns nothing of what f32 learns"), "{found}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ const QUIET: f64 = 0.5;
 
 /// The load average of the last minute, all processes together; Linux alone says it. It counts tasks that compute,
 /// that wait for a processor, and that wait for a disk.
-pub(super) fn average() -> Option<f64> {
+pub(crate) fn average() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
 
@@ -22,11 +22,7 @@ pub(super) fn other_work(
     let others = after.map_or(0.0, |after| after - share);
     let grown = after.filter(|_| others > before.max(0.0) + QUIET);
     let worst = grown.map_or(before, |_| others);
-    let believed = match worst {
-        load if load <= QUIET => return None,
-        load if load < threads as f64 => "other work may have slowed the steps down",
-        _ => "times are not to be trusted",
-    };
+    let believed = believed(worst, threads)?;
     let grew = grown.map_or(String::new(), |after| {
         format!(
             ", it grew to {after:.1} until the end (up to {share:.0} of it is this examination)"
@@ -36,6 +32,22 @@ pub(super) fn other_work(
     Some(format!(
         "a quiet machine: its load average was {before:.1} when this began{grew}, and the process may use {threads}: {believed}"
     ))
+}
+
+/// What the load average of before says of steps that were measured then, in a clause.
+pub(crate) fn noted(before: f64, threads: usize) -> Option<String> {
+    let believed = believed(before, threads)?;
+    let threads = count(threads as u64, "thread");
+    Some(format!("the load average was {before:.1} before, of {threads}: {believed}"))
+}
+
+/// How far times are believed at this load; none where it is quiet.
+fn believed(load: f64, threads: usize) -> Option<&'static str> {
+    match load {
+        load if load <= QUIET => None,
+        load if load < threads as f64 => Some("other work may have slowed the steps down"),
+        _ => Some("times are not to be trusted"),
+    }
 }
 
 #[cfg(test)]
@@ -51,6 +63,9 @@ mod tests {
             said,
             "a quiet machine: its load average was 165.0 when this began, and the process may use 2 threads: times are not to be trusted"
         );
+        assert_eq!(noted(0.4, 2), None);
+        let said = "the load average was 6.5 before, of 2 threads: times are not to be trusted";
+        assert_eq!(noted(6.5, 2).as_deref(), Some(said));
         let said = of(0.8, Some(0.8)).unwrap();
         assert!(said.ends_with("2 threads: other work may have slowed the steps down"), "{said}");
     }

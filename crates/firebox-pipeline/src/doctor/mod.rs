@@ -14,7 +14,7 @@ mod feeding;
 mod found;
 mod hardware;
 mod learn;
-mod load;
+pub(crate) mod load;
 mod stopping;
 mod text;
 mod timing;
@@ -80,7 +80,7 @@ pub struct Examination {
     pub reason: String,
     /// What would help.
     pub advice: Vec<String>,
-    /// The block to paste into a pipeline.
+    /// What to merge into a pipeline's tables, with the same as arguments in its first line.
     pub block: String,
     /// Wall-clock time of the examination.
     pub seconds: f64,
@@ -219,7 +219,7 @@ fn recommend(
     let models = |precision: Precision| timed.iter().filter(move |one| one.precision == precision);
     others.retain(|precision| {
         let apart = learnt.iter().find(|one| {
-            one.precision == *precision && !one.is_close() && (one.is_enough() || one.last.is_nan())
+            one.precision == *precision && one.is_apart() && (one.is_enough() || one.last.is_nan())
         });
         let why = match apart {
             Some(one) => format!("{precision} is left out: {} ends higher in it", one.workload),
@@ -301,11 +301,12 @@ fn available_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What to paste into a pipeline.
+/// What to write into a pipeline: tables for one that has none, and the same for the command line.
 fn block(feeding: &[Feeding], precision: Precision, reason: &str) -> String {
     let workers = feeding::workers(feeding);
     format!(
-        "[run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nworkers = {workers}\n# batch_size = \"auto\" measures the one for a model\n"
+        "# or for one run: --set run.precision={precision} --set loader.workers={workers}\n\
+         [run]\n# {reason}\nprecision = \"{precision}\"\n\n[loader]\nworkers = {workers}\n# batch_size = \"auto\" measures the one for a model\n"
     )
 }
 
@@ -383,6 +384,8 @@ mod tests {
     #[test]
     fn the_block_can_be_pasted() {
         let text = block(&[], Precision::Bf16, "why");
+        let set = "--set run.precision=bf16 --set loader.workers=";
+        assert!(text.lines().next().is_some_and(|line| line.contains(set)), "{text}");
         let read: toml::Table = text.parse().unwrap();
         assert_eq!(read["run"]["precision"].as_str(), Some("bf16"));
         // Each model has its own.

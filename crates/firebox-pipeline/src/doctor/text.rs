@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use firebox_core::count;
 
-use super::{Examination, Mark, Timed};
+use super::learn::Verdict;
+use super::{Examination, Learning, Mark, Timed};
 
 /// Columns of a line.
 const WIDTH: usize = 80;
@@ -22,7 +23,7 @@ pub(super) fn text(examination: &Examination) -> String {
     for advice in &examination.advice {
         item(&mut out, "- ", advice);
     }
-    heading(&mut out, "To paste into a pipeline");
+    heading(&mut out, "To merge into [run] and [loader] of a pipeline");
     // The reason of a precision may be longer than a line.
     out.push_str(&examination.block);
     let _ = write!(out, "\nexamined in {:.0} s", examination.seconds);
@@ -161,14 +162,22 @@ fn losses(out: &mut String, examination: &Examination) {
             learnt.last_f32,
             100.0 * learnt.difference,
             100.0 * learnt.error,
-            if learnt.is_close() { "" } else { " !" }
+            mark(learnt)
         );
     }
     item(
         out,
         "",
-        "Difference of the mean loss of the last third of the steps as a share of the first loss, and its standard error. `!` is above 0.5 % and two errors, and higher than one run of a hundred in f32 ends by chance, as runs with other dropout and masks say.",
+        "Difference of the mean loss of the last third of the steps as a share of the first loss, and its standard error. `!` is above 0.5 % and two errors, and higher than one run of a hundred in f32 ends by chance (of a small model, one of a thousand), as runs with other dropout and masks say; or it learns less than a fifth of what f32 learns. `?` is not known: these runs scatter by more than 2 % of the first loss, f32 learns less than 5 % of it, or it is more than 5 % higher and may be so by chance.",
     );
+}
+
+fn mark(learnt: &Learning) -> &'static str {
+    match learnt.verdict() {
+        Verdict::Close => "",
+        Verdict::Unknown => " ?",
+        Verdict::Higher | Verdict::Nothing => " !",
+    }
 }
 
 fn checklist(out: &mut String, examination: &Examination) {

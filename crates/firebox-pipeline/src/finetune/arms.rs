@@ -16,6 +16,7 @@ use firebox_train::{
 };
 
 use super::draw::{counts, draw, labelled};
+use super::page::in_steps;
 use super::{Begin, FinetuneConfig};
 use crate::chain::Work;
 use crate::error::PipelineError;
@@ -66,10 +67,15 @@ struct Drawing {
 impl Fitted {
     /// One line.
     pub(super) fn detail(&self) -> String {
-        let steps: u64 = self.trainings.iter().map(|(.., summary)| summary.steps).sum();
         let trainings = count(self.trainings.len() as u64, "classifier");
         let matched = self.matched.as_ref().map_or(String::new(), |report| format!("; {report}"));
-        format!("{trainings} trained in {}{matched}", count(steps, "step"))
+        format!("{trainings} trained in {}{matched}", in_steps(&self.steps()))
+    }
+
+    /// Steps of each training, and those that were skipped.
+    pub(super) fn steps(&self) -> Vec<[u64; 2]> {
+        let of = |summary: &Summary| [summary.steps, summary.counts.skipped];
+        self.trainings.iter().map(|(.., summary)| of(summary)).collect()
     }
 
     /// Whose weights are kept, and their own scores on the test windows: not the mean over the seeds.

@@ -31,6 +31,7 @@ pub(super) fn report(
         report.parts.push(weights(matched, begin));
     }
     report.warnings = warnings(&scores, &fitted.truth);
+    report.warnings.extend(mostly_skipped(&fitted.steps()));
     // A struct of numbers and texts has nothing that could fail.
     report.figures = serde_json::to_value(&scores).unwrap_or_default();
     report.data = data_tables(windows);
@@ -222,15 +223,53 @@ fn trainings(fitted: &Fitted) -> Part {
             arm.name().to_owned(),
             seed.to_string(),
             summary.epochs.to_string(),
+            summary.steps.to_string(),
+            summary.counts.skipped.to_string(),
             epoch,
             best,
             summary.outcome.to_string(),
         ]
     });
-    let columns = ["labels", "arm", "seed", "epochs", "best epoch", "its loss", "outcome"];
-    let note = "Each lies below `parts/` in the run's folder, with its history.".to_owned();
+    let columns = [
+        "labels",
+        "arm",
+        "seed",
+        "epochs",
+        "steps",
+        "skipped",
+        "best epoch",
+        "its loss",
+        "outcome",
+    ];
+    let note = "Each lies below `parts/` in the run's folder, with its history. A step is skipped where its loss or a gradient is not finite.".to_owned();
     let table = table("Trainings", note, &columns, rows.collect());
     Part { title: "Trainings".to_owned(), tables: vec![table], ..Part::default() }
+}
+
+/// The steps of some trainings together, each with those that were skipped.
+pub(super) fn in_steps(trainings: &[[u64; 2]]) -> String {
+    let [steps, skipped] = [0, 1].map(|which| trainings.iter().map(|one| one[which]).sum::<u64>());
+    let steps = count(steps, "step");
+    match skipped {
+        0 => steps,
+        1 => format!("{steps}, of which 1 was skipped: its loss or a gradient was not finite"),
+        _ => format!(
+            "{steps}, of which {skipped} were skipped: their loss or a gradient was not finite"
+        ),
+    }
+}
+
+/// Trainings that hardly learnt, because most of their steps were no updates.
+fn mostly_skipped(trainings: &[[u64; 2]]) -> Option<String> {
+    let mostly = trainings.iter().filter(|[steps, skipped]| 2 * skipped > *steps);
+    let mostly: Vec<_> = mostly.collect();
+    let [steps, skipped] = mostly.first()?;
+    Some(format!(
+        "in {} of {}, most steps were skipped and learnt nothing, as {skipped} of {steps} in the first: gradients overflowed or were not finite; in f16 lower \
+         `train.loss_scale.dynamic.initial`, or train longer",
+        mostly.len(),
+        count(trainings.len() as u64, "training")
+    ))
 }
 
 fn weights(matched: &firebox_train::MatchReport, begin: Option<&Begin>) -> Part {
@@ -309,6 +348,19 @@ mod tests {
             charts.iter().filter(|chart| matches!(chart, Chart::Lines { .. })).count()
         };
         assert_eq!([lines(&scores(&[1.0], 0, 1)), lines(&scores(&[0.5, 1.0], 0, 1))], [0, 1]);
+    }
+
+    #[test]
+    fn steps_that_were_skipped_are_told_with_the_others() {
+        let ordinary = [[84, 7], [84, 0]];
+        let said = "168 steps, of which 7 were skipped: their loss or a gradient was not finite";
+        assert_eq!(in_steps(&ordinary), said);
+        assert_eq!(in_steps(&[[84, 0], [1, 0]]), "85 steps");
+        assert!(in_steps(&[[84, 1]]).contains(", of which 1 was skipped"));
+        assert_eq!(mostly_skipped(&ordinary), None);
+        let said = mostly_skipped(&[[84, 7], [84, 82], [84, 83]]).unwrap();
+        assert!(said.starts_with("in 2 of 3 trainings, most steps were skipped"), "{said}");
+        assert!(said.contains("as 82 of 84 in the first"), "{said}");
     }
 
     #[test]

@@ -48,11 +48,13 @@ pub(crate) fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> Confi
     let before = &text[..floor_char_boundary(text, span.start.min(text.len()))];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     // TOML's whole numbers end at 2^63.
-    let number = text.get(span).and_then(|found| {
+    let number = text.get(span.clone()).and_then(|found| {
         let limit = beyond(found, i64::MAX as u64)?;
         Some((format!("{found} is {limit}"), String::new()))
     });
-    let (message, hint) = number.unwrap_or_else(|| explain(error.message()));
+    let again = (error.message().trim() == "duplicate key").then(|| written_again(text, &span));
+    let said = number.or(again.flatten());
+    let (message, hint) = said.unwrap_or_else(|| explain(error.message()));
     ConfigError::File {
         path: path.to_path_buf(),
         line: before.matches('\n').count() + 1,
@@ -60,6 +62,29 @@ pub(crate) fn in_file(path: &Path, text: &str, error: &toml::de::Error) -> Confi
         message,
         hint,
     }
+}
+
+/// What is wrong where a key or a table stands a second time, and where it stood before if that can be told.
+fn written_again(text: &str, place: &Range<usize>) -> Option<(String, String)> {
+    let key = text.get(place.clone())?;
+    let (before, rest) = text.split_at_checked(place.start)?;
+    let line = before.rsplit('\n').next()?.to_owned() + rest.lines().next()?;
+    let header = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let Some((table, _)) = header.filter(|_| !line.trim_start().starts_with("[[")) else {
+        let way = "\n  leave out one of them; --set KEY=VALUE sets a key over the file";
+        return Some((format!("the key `{key}` stands there a second time"), way.to_owned()));
+    };
+    let table = table.trim();
+    let own = |line: &str| line.trim_start().starts_with(&format!("[{table}]"));
+    let first = before.lines().take(before.matches('\n').count()).position(own);
+    let first = first.map_or_else(String::new, |line| format!(", first in line {}", line + 1));
+    Some((
+        format!("the table [{table}] stands there a second time{first}"),
+        format!(
+            "\n  a table stands in a file once: write its keys below the first one, in place of those that are there already, or set them \
+             over the file, as with --set {table}.KEY=VALUE"
+        ),
+    ))
 }
 
 fn floor_char_boundary(text: &str, mut offset: usize) -> usize {
@@ -232,9 +257,10 @@ fn allowed_here(names: &[&str]) -> String {
 /// A message without the names of Rust's types.
 fn plain(message: &str) -> String {
     let types = [
-        ("expected u64", "expected a whole number of at least 0"),
+        // Which of them a key takes is said by whoever checks it.
+        ("expected u64", "expected a whole number that is not negative"),
         ("expected u32", "expected a whole number from 0 to 4294967295"),
-        ("expected usize", "expected a whole number of at least 0"),
+        ("expected usize", "expected a whole number that is not negative"),
         ("expected i64", "expected a whole number"),
         ("expected f64", "expected a number"),
         ("expected a boolean", "expected true or false"),
@@ -268,6 +294,19 @@ fn plain(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::layers::tests::message;
+
+    #[test]
+    fn what_stands_twice_is_named_with_the_way_out() {
+        let said = |text: &str| message(text, &[], &[]);
+        let table = said("[run]\nseed = 1\n[window]\nlength = 5\n[run]\nprecision = \"bf16\"\n");
+        assert!(table.starts_with("folder/a.toml:5:2: the table [run] stands"), "{table}");
+        assert!(table.contains("a second time, first in line 1\n"), "{table}");
+        assert!(table.contains("as with --set run.KEY=VALUE"), "{table}");
+        let inner = said("[data.checks]\ngaps = \"split\"\n[data.checks]\n");
+        assert!(inner.contains("the table [data.checks] stands there a second time"), "{inner}");
+        let key = said("[run]\nseed = 1\nseed = 2\n");
+        assert!(key.starts_with("folder/a.toml:3:1: the key `seed` stands there"), "{key}");
+    }
 
     #[test]
     fn an_unknown_key_of_a_choice_is_told_with_the_nearest() {

@@ -9,6 +9,7 @@ use super::paths::{absolute, paths};
 use crate::PipelineConfig;
 use crate::config::FetchConfig;
 use crate::error::PipelineError;
+use crate::{folder, layers};
 
 /// Refuses to go on with a run beside a pipeline file that says something else.
 pub(super) fn same_settings(
@@ -43,6 +44,16 @@ pub(super) fn same_settings(
         ))),
         None => Ok(()),
     }
+}
+
+/// By which setting of its training a run differs from when it was begun, as a clause; none where no setting says it, as
+/// where the data or the device are others.
+pub(super) fn changed_since(run: &Path, now: &PipelineConfig) -> Option<String> {
+    let begun = layers::load(&run.join(folder::PIPELINE), [], &[]).ok()?;
+    // A run may be measured in another way.
+    let begun = PipelineConfig { evaluate: now.evaluate.clone(), ..begun };
+    let (key, before, after) = first_difference(&begun, now).ok()??;
+    Some(format!("; `{key}` was {before} then, and is {after} now"))
 }
 
 /// The first key whose values differ, with both values. Where results lie does not matter, nor how a
@@ -120,5 +131,18 @@ mod tests {
         let mut patient = base.clone();
         patient.run.fetch.timeout = 120;
         same_settings(Path::new("r"), &base, Path::new("p.toml"), &patient).unwrap();
+    }
+
+    #[test]
+    fn what_was_changed_since_a_run_was_begun_is_named() {
+        let run = tempfile::tempdir().unwrap();
+        std::fs::write(run.path().join(folder::PIPELINE), "[train]\nepochs = 7\n").unwrap();
+        let mut now = PipelineConfig::default();
+        now.train.epochs = 9;
+        now.evaluate.seeds = 2;
+        let said = changed_since(run.path(), &now);
+        assert_eq!(said.as_deref(), Some("; `train.epochs` was 7 then, and is 9 now"));
+        now.train.epochs = 7;
+        assert_eq!(changed_since(run.path(), &now), None);
     }
 }

@@ -26,14 +26,14 @@ use crate::settle::{as_before, check_environment, multiplying, reasons_in, settl
 use crate::shared::Shared;
 use crate::stages::Run;
 use crate::{Finished, PipelineConfig, layers, stages};
-use difference::same_settings;
+use difference::{changed_since, same_settings};
 use find::find_beside;
 use paths::{absolute, urls};
 
 pub(crate) use difference::first_difference;
 pub use find::find_run;
 pub(crate) use paths::absolute_choices;
-pub(crate) use validate::check;
+pub(crate) use validate::{check, scales_up};
 
 /// Bucket of the cache with counts of training windows.
 const COUNTS: &str = "counts-v1";
@@ -303,11 +303,12 @@ impl Prepared {
             && begun.training != keys.training
         {
             return Err(PipelineError::Setting(format!(
-                "{} cannot go on: its data, settings or device have changed since it was begun (its key was {}, and is {} now)\n  \
+                "{} cannot go on: its data, settings or device have changed since it was begun (its key was {}, and is {} now{})\n  \
                  take back the change (FIREBOX_KERNELS chooses among a processor's kernels), or run the pipeline without --resume, which begins another run",
                 resumed.display(),
                 begun.training.short(),
-                keys.training.short()
+                keys.training.short(),
+                changed_since(resumed, &settled.config).unwrap_or_default()
             )));
         }
         let run = || stages::run(&settled, device, &keys, &path, stop, listener);

@@ -48,14 +48,26 @@ fn setting(message: String) -> Result<(), PipelineError> {
 /// Refuses f16 whose gradients would vanish unnoticed.
 fn check_loss_scale(config: &PipelineConfig) -> Result<(), PipelineError> {
     let f16 = config.run.precision == Precision::F16;
-    if f16 && config.train.loss_scale == LossScale::Off && !config.train.allow_unscaled_f16 {
-        return setting(
-            "`run.precision` is f16 and `train.loss_scale` is off: gradients below 6e-8 would vanish\n  \
+    match scales_up(config) {
+        Err(found) if f16 => setting(format!(
+            "`run.precision` is f16 and {found}: gradients below 6e-8 would vanish\n  \
              leave `train.loss_scale` out, which scales dynamically, or set train.allow_unscaled_f16 = true"
-                .to_owned(),
-        );
+        )),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Whether gradients are computed of a larger loss, or may be left as they are; else what is set instead.
+pub(crate) fn scales_up(config: &PipelineConfig) -> Result<(), String> {
+    match config.train.loss_scale {
+        _ if config.train.allow_unscaled_f16 => Ok(()),
+        LossScale::Off => Err("`train.loss_scale` is off".to_owned()),
+        // Others than these are refused as what they are.
+        LossScale::Static(scale) if scale > 0.0 && scale <= 1.0 => {
+            Err(format!("`train.loss_scale.static` is {scale:?}, which makes no gradient larger"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a split that would train on part of a test set.
@@ -247,6 +259,14 @@ mod tests {
         config.train.loss_scale = LossScale::Off;
         let text = check(&config).unwrap_err().to_string();
         assert!(text.contains("gradients below 6e-8 would vanish"), "{text}");
+        for (scale, refused) in [(1e-30, true), (1.0, true), (1.5, false)] {
+            config.train.loss_scale = LossScale::Static(scale);
+            let found = check(&config).map_err(|error| error.to_string());
+            assert_eq!(found.is_err(), refused, "{found:?}");
+            let named = |text: String| text.contains("`train.loss_scale.static` is");
+            assert!(found.err().is_none_or(named));
+        }
+        config.train.loss_scale = LossScale::Static(1.0);
         config.train.allow_unscaled_f16 = true;
         check(&config).unwrap();
         config.train.loss_scale = LossScale::Static(0.0);

@@ -23,9 +23,10 @@ mod trial;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
 use std::time::Duration;
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, count};
 use firebox_search::{Budget, Options, Space, Storage, Study, StudyError, Trial, TrialHandle};
 
 pub use conclude::Searched;
@@ -259,8 +260,20 @@ impl Search {
         firebox_monitor::sampled(period, gpu, &gate, || {
             std::thread::scope(|scope| {
                 let one = &one;
-                let more: Vec<_> =
-                    (1..gate.most()).map(|others| scope.spawn(move || one(others))).collect();
+                let begun = |others| {
+                    let thread = Builder::new().name(format!("firebox-trial-{others}"));
+                    thread.spawn_scoped(scope, move || one(others))
+                };
+                // What is refused to one is refused to the next.
+                let more: Vec<_> = (1..gate.most()).map(begun).map_while(Result::ok).collect();
+                if more.len() + 1 < gate.most() {
+                    let there = count(more.len() as u64 + 1, "trial");
+                    let message = format!(
+                        "the system refused a thread for a further trial, mostly for want of memory for its stack: {there} at a time; set search.concurrent to \
+                         that, or give the process more memory (ulimit -v and -d) or threads (ulimit -u)"
+                    );
+                    listener.on(&Event::Warning { message });
+                }
                 let mut result = work();
                 for other in more {
                     let other =

@@ -173,7 +173,7 @@ mod tests {
             ),
             (
                 said("[search.pruner.median]\nwarmup_steps = -1"),
-                &["a.toml:3:16", "expected a whole number of at least 0"],
+                &["a.toml:3:16", "expected a whole number that is not negative"],
             ),
             (said("space.\"train.epochs\" = 5"), &["`low` and `high`", "`choices`"]),
             (

@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use firebox_core::Precision;
-use firebox_train::LossScale;
 
 use super::filled;
 use crate::PipelineConfig;
@@ -13,6 +12,7 @@ use crate::bench::Probe;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::{Policy, Resolution, choose_cached, device_class};
+use crate::prepared::scales_up;
 use crate::step::{of_step, step_text};
 
 /// Steps of the model that one measurement takes in one type.
@@ -124,7 +124,7 @@ fn both(
 
 /// Types that the settings do not forbid.
 fn allowed(config: &PipelineConfig, mut candidates: Vec<Precision>) -> Vec<Precision> {
-    if config.train.loss_scale == LossScale::Off && !config.train.allow_unscaled_f16 {
+    if scales_up(config).is_err() {
         candidates.retain(|precision| *precision != Precision::F16);
     }
     candidates

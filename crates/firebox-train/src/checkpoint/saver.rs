@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::Scope;
+use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
 use firebox_core::{Event, Listener};
@@ -117,6 +117,25 @@ pub(crate) struct Saver<'a> {
     times: SaveTimes,
 }
 
+/// A thread of a scope, if the system gives memory for its stack.
+pub(crate) fn begun<'scope>(
+    name: &str,
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() + Send + 'scope,
+) -> std::io::Result<()> {
+    #[cfg(test)]
+    if REFUSED.get() {
+        return Err(std::io::ErrorKind::WouldBlock.into());
+    }
+    Builder::new().name(name.to_owned()).spawn_scoped(scope, work).map(drop)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Whether this thread is given no other.
+    pub(crate) static REFUSED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 enum Route<'a> {
     Inline(Writer<'a>),
     Background { jobs: Sender<Job>, results: Receiver<Outcome>, busy: bool },
@@ -126,8 +145,8 @@ type Outcome = Result<SaveTimes, CheckpointError>;
 
 impl<'a> Saver<'a> {
     /// A saver that writes as the configuration says; a background thread lives in `scope` and ends
-    /// with the saver.
-    pub(crate) fn start<'scope>(scope: &'scope Scope<'scope, '_>, writer: Writer<'a>) -> Self
+    /// with the saver. Where the system gives none, training waits for each save.
+    pub(crate) fn start<'scope>(scope: &'scope Scope<'scope, '_>, mut writer: Writer<'a>) -> Self
     where
         'a: 'scope,
     {
@@ -137,7 +156,10 @@ impl<'a> Saver<'a> {
         }
         let (jobs, waiting) = channel::<Job>();
         let (done, results) = channel();
-        scope.spawn(move || {
+        // It goes to the thread once that is there.
+        let (hand, taken) = channel::<Writer<'a>>();
+        let work = move || {
+            let Ok(writer) = taken.recv() else { return };
             for job in waiting {
                 let saved = writer.save(&job);
                 // Whoever waits for the result may need the memory.
@@ -146,7 +168,17 @@ impl<'a> Saver<'a> {
                     break;
                 }
             }
-        });
+        };
+        if let Err(error) = begun("firebox-saver", scope, work) {
+            let message = format!(
+                "there is no thread for checkpoints: {error}; training waits for each until it is written, as with train.checkpoint.asynchronous = false"
+            );
+            writer.listener.on(&Event::Warning { message });
+            writer.asynchronous = false;
+            return Self { route: Route::Inline(writer), times };
+        }
+        // It waits for nothing else.
+        let _ = hand.send(writer);
         Self { route: Route::Background { jobs, results, busy: false }, times }
     }
 
@@ -204,5 +236,37 @@ impl<'a> Saver<'a> {
     /// Time and size of the saves that are done.
     pub(crate) fn times(&self) -> SaveTimes {
         self.times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn without_a_thread_checkpoints_are_written_by_whoever_trains() {
+        let folder = tempfile::tempdir().unwrap();
+        let said = Mutex::new(vec![]);
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                said.lock().unwrap().push(message.clone());
+            }
+        };
+        let is_inline = |refused| {
+            REFUSED.set(refused);
+            let config = CheckpointConfig::default();
+            let writer = Writer::new(folder.path().to_owned(), &config, &listener);
+            let inline = std::thread::scope(|scope| {
+                let saver = Saver::start(scope, writer);
+                matches!(&saver.route, Route::Inline(writer) if !writer.asynchronous)
+            });
+            REFUSED.set(false);
+            inline
+        };
+        assert!(is_inline(true) && !is_inline(false));
+        let said = said.into_inner().unwrap();
+        assert!(said.len() == 1 && said[0].contains("asynchronous = false"), "{said:?}");
     }
 }
