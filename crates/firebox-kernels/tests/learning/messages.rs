@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::panic::catch_unwind;
 
 use burn::module::Param;
-use burn::nn::{EmbeddingConfig, Linear};
+use burn::nn::{Embedding, EmbeddingConfig, Linear};
 use burn::tensor::{DType, Device, Int, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
@@ -100,6 +100,11 @@ fn lstm(input: Tensor<3>, state: Option<Tensor<3>>) {
     module.forward(input, None, state, None);
 }
 
+fn lstm_of_lengths(input: Tensor<3>, lengths: &[usize]) {
+    let module = LstmConfig::new(3, 4).init(stream(), &Device::flex());
+    module.forward(input, Some(lengths), None, None);
+}
+
 fn gru(input: Tensor<3>, state: Option<Tensor<3>>) {
     let module = GruConfig::new(3, 4).init(stream(), &Device::flex());
     module.forward(input, None, state, None);
@@ -117,8 +122,16 @@ fn told(loss: Result<MeanLoss, LossError>) {
     }
 }
 
+/// An embedding by the number of a row that its table lacks.
+fn outside(dtype: DType) {
+    let weight = Tensor::zeros([4, 3], (&Device::flex(), dtype));
+    let table = Embedding { weight: Param::from_tensor(weight) };
+    let indices = Tensor::<2, Int>::full([2, 5], 4, (&Device::flex(), DType::I64));
+    embedding(&table, indices, None);
+}
+
 /// In the fastest kernels of this processor, whatever `FIREBOX_KERNELS` says: composed of Burn's operations, a layer as
-/// one operation is `None`, and an index of an embedding goes unchecked.
+/// one operation is `None`.
 fn in_kernels<T>(f: impl FnOnce() -> T) -> T {
     CpuKernels::available().last().unwrap().force(f)
 }
@@ -445,12 +458,18 @@ fn shapes() -> Vec<Case> {
         ),
         case(
             "embedding",
-            || {
-                let table = EmbeddingConfig::new(4, 3).init(&Device::flex());
-                let indices = Tensor::<2, Int>::full([2, 5], 4, (&Device::flex(), DType::I64));
-                in_kernels(|| embedding(&table, indices, None));
-            },
+            || in_kernels(|| outside(DType::F32)),
             &["the index 4 names no row", "(indices [2, 5] in I64, table [4, 3] in F32)"],
+        ),
+        case(
+            "embedding",
+            || CpuKernels::Composed.force(|| outside(DType::F32)),
+            &["the index 4 names no row", "(indices [2, 5] in I64, table [4, 3] in F32)"],
+        ),
+        case(
+            "embedding",
+            || in_kernels(|| outside(DType::F16)),
+            &["the index 4 names no row", "(indices [2, 5] in I64, table [4, 3] in F16)"],
         ),
         case(
             "batched_product",
@@ -556,6 +575,11 @@ fn shapes() -> Vec<Case> {
             "Lstm::forward",
             || lstm(zeros([2, 5, 3]), Some(zeros([1, 3, 4]))),
             &["the hidden state of the LSTM is [1, 3, 4]", "[1, 2, 4]", "hidden state in F32"],
+        ),
+        case(
+            "Lstm::forward",
+            || lstm_of_lengths(zeros([2, 5, 3]), &[5, 6]),
+            &["sample 1 has length 6, longer than its input of 5 steps", "[2, 5, 3]", "in F32"],
         ),
         case(
             "Gru::forward",
