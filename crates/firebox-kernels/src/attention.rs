@@ -78,13 +78,18 @@ impl Attention {
         self.scale.unwrap_or_else(|| (size as f64).sqrt().recip())
     }
 
-    /// What is dropped, if anything is.
+    /// What is dropped of the probabilities of these operands, if anything is.
     #[track_caller]
-    fn mask(&self, stream: Option<Stream>) -> Option<ProbabilityMask> {
+    fn mask(
+        &self,
+        stream: Option<Stream>,
+        of: &[operands::Operand<'_>],
+    ) -> Option<ProbabilityMask> {
         assert!(
             (0.0..=1.0).contains(&self.dropout),
-            "dropout probability {} is not between 0 and 1",
-            self.dropout
+            "dropout probability {} of attention is not between 0 and 1 (of {})",
+            self.dropout,
+            operands::listed(of.iter().copied())
         );
         let threshold = (self.dropout * 65536.0).round();
         let scale = if threshold < 65536.0 { 65536.0 / (65536.0 - threshold) } else { 0.0 };
@@ -122,12 +127,12 @@ impl Attention {
 /// # Shapes
 /// - q: `[batch, queries, heads · size]`, in any strides
 /// - k, v: `[batch, keys, heads · size]`
-/// - lengths: `[batch]`, all queries or keys if `None`; [`attention_masked`] takes masks
+/// - lengths: `[batch]`, at most all queries or keys, which they are if `None`; [`attention_masked`] takes masks
 /// - the result: `[batch, queries, heads · size]`
 ///
 /// # Panics
-/// If a shape does not fit, if types or devices differ, or if the dropout is not in `[0, 1]`; the message holds the
-/// shapes and types.
+/// If a shape does not fit, if a length is longer than the sequence, if types or devices differ, or if the dropout is
+/// not in `[0, 1]`; the message holds the shapes and types.
 #[track_caller]
 pub fn attention(
     q: Tensor<3>,
@@ -139,11 +144,11 @@ pub fn attention(
     settings: &Attention,
 ) -> Tensor<3> {
     let sizes = attention_sizes(&q, &k, &v, settings);
-    let AttentionSizes { batch, queries, .. } = sizes;
-    for (what, lengths) in [("query", query_lengths), ("key", key_lengths)] {
-        check_lengths(what, batch, lengths);
-    }
-    let mask = settings.mask(dropout);
+    let AttentionSizes { batch, queries, keys, .. } = sizes;
+    let operands = named([&q, &k, &v]);
+    check_lengths("query", [batch, queries], query_lengths, &operands);
+    check_lengths("key", [batch, keys], key_lengths, &operands);
+    let mask = settings.mask(dropout, &operands);
     let lengths = AttentionLengths {
         queries: query_lengths.map(<[usize]>::to_vec),
         keys: key_lengths.map(<[usize]>::to_vec),
@@ -196,7 +201,8 @@ fn elsewhere(
 /// # Shapes
 /// - qkv: `[batch, time, 3 · heads · size]`: queries of all heads, then keys, then values, as from
 ///   PyTorch's `in_proj_weight`
-/// - lengths: valid steps of each sample, `[batch]`, all if `None`; [`self_attention_masked`] takes a mask
+/// - lengths: valid steps of each sample, `[batch]`, at most `time`, all if `None`; [`self_attention_masked`] takes a
+///   mask
 /// - the result: `[batch, time, heads · size]`
 ///
 /// # Panics
@@ -216,10 +222,10 @@ pub fn self_attention(
         qkv.dims(),
         qkv.dtype()
     );
-    let width = columns / 3;
-    let sizes = sizes(settings, [batch, time, time], width);
-    check_lengths("sequence", batch, lengths);
-    let mask = settings.mask(dropout);
+    let (width, operands) = (columns / 3, [operands::operand("qkv", &qkv)]);
+    let sizes = sizes(settings, [batch, time, time], width, operands[0]);
+    check_lengths("sequence", [batch, time], lengths, &operands);
+    let mask = settings.mask(dropout, &operands);
     let lengths = lengths.map(<[usize]>::to_vec);
     let lengths = AttentionLengths { queries: lengths.clone(), keys: lengths };
     if batch * time * width == 0 {
@@ -244,7 +250,7 @@ fn attention_sizes(
     settings: &Attention,
 ) -> AttentionSizes {
     let ([batch, queries, width], [_, keys, _]) = (q.dims(), k.dims());
-    let sizes = sizes(settings, [batch, queries, keys], width);
+    let sizes = sizes(settings, [batch, queries, keys], width, named([q, k, v])[0]);
     assert!(
         k.dims() == [batch, keys, width] && v.dims() == [batch, keys, width],
         "attention of queries {:?} ([batch, queries, width]) to keys {:?} and values {:?}: both must \
@@ -258,28 +264,45 @@ fn attention_sizes(
     sizes
 }
 
+/// The sizes of attention of so many rows of a width, which the heads divide; `of` has it.
 #[track_caller]
 pub(crate) fn sizes(
     settings: &Attention,
     [batch, queries, keys]: [usize; 3],
     width: usize,
+    of: operands::Operand<'_>,
 ) -> AttentionSizes {
     let heads = settings.heads;
     assert!(
         heads > 0 && width.is_multiple_of(heads),
-        "attention with {heads} heads of a width of {width}: the width must be a multiple of the heads \
-         (queries are [{batch}, {queries}, {width}], of [batch, queries, width])"
+        "attention with {heads} heads of a width of {width}: the width must be a multiple of the heads (of {of})"
     );
     AttentionSizes { batch, queries, keys, heads, size: width / heads }
 }
 
+/// Refuses lengths that are not one for each sample, and longer ones than the rows of a sample.
 #[track_caller]
-pub(crate) fn check_lengths(what: &str, batch: usize, lengths: Option<&[usize]>) {
+pub(crate) fn check_lengths(
+    what: &str,
+    [batch, rows]: [usize; 2],
+    lengths: Option<&[usize]>,
+    of: &[operands::Operand<'_>],
+) {
+    let Some(lengths) = lengths else { return };
+    let of = || operands::listed(of.iter().copied());
     assert!(
-        lengths.is_none_or(|lengths| lengths.len() == batch),
-        "attention over a batch of {batch} with {} {what} lengths: one is needed for each sample",
-        lengths.map_or(0, <[usize]>::len)
+        lengths.len() == batch,
+        "attention over a batch of {batch} with {} {what} lengths: one is needed for each sample (of {})",
+        lengths.len(),
+        of()
     );
+    if let Some(sample) = lengths.iter().position(|length| *length > rows) {
+        panic!(
+            "attention in which sample {sample} has the {what} length {}, longer than its {rows} rows (of {})",
+            lengths[sample],
+            of()
+        );
+    }
 }
 
 /// The kernels for these tensors, or `None` if attention must be composed.

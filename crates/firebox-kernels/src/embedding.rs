@@ -20,7 +20,7 @@ use burn::backend::{Autodiff, Flex, TensorMetadata};
 use burn::nn::Embedding;
 #[cfg(feature = "cube")]
 use burn::tensor::DType;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
 #[cfg(feature = "cube")]
@@ -43,9 +43,9 @@ type Primitive = FloatTensor<Flex>;
 /// - returns `[batch, time, width]`
 ///
 /// # Panics
-/// If `padding` names no row. On Burn's CPU backend, if an index names no row; the message holds it. On other
-/// devices that is left to their own gather, which may read any row for it, and indices that are elsewhere are
-/// refused. The message holds the shapes and types.
+/// If `padding` names no row. On Burn's CPU backend, in any type and way, if an index names no row; the message holds
+/// it. On other devices that is left to their own gather, which may read any row for it, and indices that are elsewhere
+/// are refused. The message holds the shapes and types.
 #[track_caller]
 pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usize>) -> Tensor<3> {
     let ([batch, time], table) = (indices.dims(), layer.weight.val());
@@ -88,6 +88,11 @@ pub fn embedding(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usi
 fn elsewhere(layer: &Embedding, indices: Tensor<2, Int>, padding: Option<usize>) -> Tensor<3> {
     let table = layer.weight.val();
     together("an embedding", [operand("indices", &indices), operand("table", &table)]);
+    if table.device() == Device::flex() {
+        // Burn's gather refuses them, too, but names neither shapes nor types.
+        let [rows, _] = table.dims();
+        numbers(indices.clone(), rows, operand("table", &table));
+    }
     #[cfg(feature = "cube")]
     if let Some(rows) = on_gpu(table, &indices, padding) {
         return rows;

@@ -15,6 +15,7 @@ use crate::attention::{self, Attention};
 use crate::batch_norm::BatchNorm;
 use crate::cpu::{self, Activation, MOST_POSITIONS, Norm, Products, Weight};
 use crate::device::{flex, is_flex};
+use crate::operands::operand;
 use crate::packed::packed;
 use crate::profile::kernel_span;
 use crate::strides::readable;
@@ -167,10 +168,11 @@ pub fn dense_layers(
 ///
 /// # Shapes
 /// - x and the result: `[batch, time, width]`
-/// - lengths: valid steps of each sample, `[batch]`, all if `None`
+/// - lengths: valid steps of each sample, `[batch]`, at most `time`, all if `None`
 ///
 /// # Panics
-/// If a shape does not fit; the message holds the shapes and the type. Types that differ give `None`.
+/// If a shape does not fit, or a length is longer than the sequence; the message holds the shapes and the type. Types
+/// that differ give `None`.
 #[track_caller]
 pub fn encoder_layer(
     x: &Tensor<3>,
@@ -188,8 +190,9 @@ pub fn encoder_layer(
     if time >= MOST_POSITIONS || !(batch.is_multiple_of(threads) || batch >= 4 * threads) {
         return None;
     }
-    let sizes = attention::sizes(attention, [batch, time, time], width);
-    attention::check_lengths("sequence", batch, lengths);
+    let named = operand("x", x);
+    let sizes = attention::sizes(attention, [batch, time, time], width, named);
+    attention::check_lengths("sequence", [batch, time], lengths, &[named]);
     check("the input of an encoder layer", [batch * time, width], &layers[..1]);
     check("the output of attention", [batch * time, width], &layers[1..2]);
     check("the input of a feed-forward network", [batch * time, width], &layers[2..]);

@@ -19,11 +19,14 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels, Element};
 use crate::device::{flex, flex_in_graph, is_flex, own};
-use crate::operands::{alike, listed, on_one_device, operand};
+use crate::operands::{on_one_device, operand};
 
 mod composed;
 #[cfg(feature = "cube")]
 mod gpu;
+mod masked;
+
+pub use masked::masked_squared_error;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -321,57 +324,6 @@ pub fn squared_error<const D: usize>(
     element_loss(Element::Squared, predictions, targets, weights)
 }
 
-/// The squared error of some rows, `Σ (x - t)² / numbers` over their numbers, where the rows are known to the device: a
-/// mask that it has hidden steps by, too. What is in other rows is multiplied by zero before it is squared, or not read.
-///
-/// On a GPU with kernels of this crate it is one launch and one for the sum, else composed; the CPU sums each sample
-/// first, so that the order of the sum does not depend on its threads.
-///
-/// # Shapes
-/// - predictions, targets (they get no gradient): `[samples, ..., width]`
-/// - counted: `[samples, ..., 1]`, one for each row that counts and zero elsewhere
-/// - numbers: how many count; `0`, where there are none, divides as 1
-/// - output: `[1]` in f32
-///
-/// # Panics
-/// If shapes, types or devices do not go together; the message holds the shapes and types.
-#[track_caller]
-pub fn masked_squared_error<const D: usize>(
-    predictions: Tensor<D>,
-    targets: Tensor<D>,
-    counted: Tensor<D>,
-    numbers: f64,
-) -> Tensor<1> {
-    let operands = [
-        operand("predictions", &predictions),
-        operand("targets", &targets),
-        operand("counted", &counted),
-    ];
-    alike("a masked squared error", operands);
-    let shape = predictions.dims();
-    let mut rows = shape;
-    rows[D - 1] = 1;
-    assert!(
-        targets.dims() == shape && counted.dims() == rows,
-        "a masked squared error was given {}; targets must be {shape:?} as the predictions are, and what is counted \
-         {rows:?}, one for each row",
-        listed(operands)
-    );
-    let inner = |tensor: Tensor<D>| if tensor.is_autodiff() { tensor.inner() } else { tensor };
-    let [predictions, targets, counted] = [predictions, inner(targets), inner(counted)].map(in_f32);
-    let sum = numbers.max(1.0);
-    #[cfg(feature = "cube")]
-    {
-        let flat = |tensor: Tensor<D>| tensor.flatten::<1>(0, D - 1);
-        let predictions = flat(predictions.clone());
-        if gpu::takes_elements(&predictions) {
-            let both = [predictions, flat(targets)];
-            return gpu::squares_of_rows(both, flat(counted), shape[D - 1], sum);
-        }
-    }
-    composed::squares_of_rows(predictions, targets, counted) / sum
-}
-
 /// Squared error near zero and linear beyond `delta`: `torch.nn.functional.huber_loss`, as a mean by
 /// weights. Shapes are those of [`squared_error`].
 ///
@@ -439,16 +391,26 @@ fn element_loss<const D: usize>(
         None => elements_elsewhere(kind, [predictions, targets], width, weights, divisor(sum)),
         Some(kernels) => {
             let targets = flex(targets).to_contiguous();
-            let share = 1.0 / divisor(sum);
-            fused(predictions, |predictions, _| {
-                let targets = targets.storage::<f32>();
-                let sum = cpu::elements(kernels, kind, predictions, targets, width, weights);
-                cpu::scale(predictions, share as f32);
-                sum * share
-            })
+            elements_fused(kernels, kind, predictions, targets.storage(), width, (weights, sum))
         }
     };
     Ok(MeanLoss { value, weight })
+}
+
+/// The sum of the losses of single numbers over that of their weights, by the CPU kernels.
+fn elements_fused<const D: usize>(
+    kernels: CpuKernels,
+    kind: Element<'_>,
+    predictions: Tensor<D>,
+    targets: &[f32],
+    width: usize,
+    (weights, sum): (Option<&[f32]>, f64),
+) -> Tensor<1> {
+    let share = 1.0 / divisor(sum);
+    fused(predictions, |predictions, _| {
+        let kind = (kind, share as f32);
+        cpu::elements(kernels, kind, predictions, targets, width, weights) * share
+    })
 }
 
 fn in_f32<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {

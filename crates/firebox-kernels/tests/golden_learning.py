@@ -149,6 +149,7 @@ def averaged(each, weights):
 
 
 wide_rows = by_row.reshape(4, 3, 1)
+counted = by_row.reshape(4, 3) > 0.5
 elements = [
     loss_case(lambda x: F.mse_loss(x, t), "squared", x, targets=listed(t)),
     loss_case(lambda x: averaged((x - t) ** 2, mask), "squared", x, targets=listed(t), weights=mask.flatten().tolist()),
@@ -160,6 +161,7 @@ elements = [
     loss_case(lambda x: averaged(F.binary_cross_entropy_with_logits(x, labels, reduction="none"), wide_rows), "binary", x, targets=listed(labels), weights=by_row.tolist()),
     loss_case(lambda x: F.binary_cross_entropy_with_logits(x, far_labels), "binary", far, targets=listed(far_labels)),
     loss_case(lambda x: binary_focal(x, labels, 2.0), "binary", x, targets=listed(labels), focal=2.0),
+    loss_case(lambda x: F.mse_loss(x[counted], t[counted]), "masked", x, targets=listed(t), weights=counted.flatten().double().tolist()),
 ]
 
 table = torch.nn.Embedding(7, 3, padding_idx=2).to(torch.float64)

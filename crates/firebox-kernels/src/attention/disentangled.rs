@@ -139,12 +139,12 @@ impl DistanceRows {
 /// - positions: `[rows, 2 · heads · size]`: queries of all heads for each row of the table, then keys. It may be
 ///   `[rows, 3 · heads · size]`, as from the layer that makes `qkv`; the values are not read.
 /// - distances: for `time` steps, of rows that the table has
-/// - lengths: valid steps of each sample, `[batch]`, all if `None`
+/// - lengths: valid steps of each sample, `[batch]`, at most `time`, all if `None`
 /// - the result: `[batch, time, heads · size]`
 ///
 /// # Panics
-/// If a shape does not fit, if a distance has a row that the table lacks, if types or devices differ, or if the dropout
-/// is not in `[0, 1]`; the message holds the shapes and types.
+/// If a shape does not fit, if a length is longer than the sequence, if a distance has a row that the table lacks, if
+/// types or devices differ, or if the dropout is not in `[0, 1]`; the message holds the shapes and types.
 ///
 /// # Example
 /// ```
@@ -237,7 +237,7 @@ fn checked(
             operands::listed(named)
         );
     }
-    check_lengths("sequence", batch, lengths);
+    check_lengths("sequence", [batch, time], lengths, &named);
     dropout::check(settings.dropout, named[0]);
     DisentangledSizes { batch, time, heads, size: width / heads }
 }

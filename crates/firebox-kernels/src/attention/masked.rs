@@ -5,8 +5,9 @@ use burn::tensor::Tensor;
 use firebox_core::Stream;
 
 use super::permutation::Permutation;
-use super::{Attention, attention, attention_sizes, self_attention};
+use super::{Attention, attention, attention_sizes, named, self_attention};
 use crate::cpu::AttentionSizes;
+use crate::operands::{Operand, listed, operand};
 
 /// [`attention()`] with masks in place of lengths: padding on the left, gaps, whatever a tokenizer's
 /// `attention_mask` leaves out.
@@ -35,7 +36,8 @@ use crate::cpu::AttentionSizes;
 /// # Panics
 /// As [`attention()`], and if a mask has not an entry for each row. Under a causal rule, if masks differ so
 /// that a valid query would see other keys by its number than by its place; with one mask for both it never
-/// does. Within a window, if masks differ and the valid rows of one of them are not in front.
+/// does. Within a window, if masks differ and the valid rows of one of them are not in front. The message holds the
+/// shapes and types.
 #[track_caller]
 pub fn attention_masked(
     q: Tensor<3>,
@@ -48,13 +50,14 @@ pub fn attention_masked(
 ) -> Tensor<3> {
     let sizes = attention_sizes(&q, &k, &v, settings);
     let AttentionSizes { batch, queries, keys, .. } = sizes;
-    let of_queries = Kept::new("query", query_mask, [batch, queries]);
-    let of_keys = Kept::new("key", key_mask, [batch, keys]);
+    let operands = named([&q, &k, &v]);
+    let of_queries = Kept::new("query", query_mask, [batch, queries], &operands);
+    let of_keys = Kept::new("key", key_mask, [batch, keys], &operands);
     if settings.causal {
-        check_causal(&sizes, query_mask, key_mask);
+        check_causal(&sizes, [query_mask, key_mask], &operands);
     }
     if settings.sight(&sizes).window.is_some() {
-        check_window([&of_queries, &of_keys], [query_mask, key_mask]);
+        check_window([&of_queries, &of_keys], [query_mask, key_mask], &operands);
     }
     let attended = attention(
         of_queries.to_front(q),
@@ -77,7 +80,7 @@ pub fn attention_masked(
 /// - the result: `[batch, time, heads · size]`
 ///
 /// # Panics
-/// As [`attention()`], and if the mask has not an entry for each step.
+/// As [`attention()`], and if the mask has not an entry for each step; the message holds the shape and type.
 ///
 /// # Example
 /// ```
@@ -98,7 +101,7 @@ pub fn self_attention_masked(
     settings: &Attention,
 ) -> Tensor<3> {
     let [batch, time, _] = qkv.dims();
-    let kept = Kept::new("sequence", mask, [batch, time]);
+    let kept = Kept::new("sequence", mask, [batch, time], &[operand("qkv", &qkv)]);
     let attended = self_attention(kept.to_front(qkv), kept.lengths.as_deref(), dropout, settings);
     kept.to_their_places(attended)
 }
@@ -112,22 +115,29 @@ struct Kept {
 }
 
 impl Kept {
+    /// Of a mask for these operands.
     #[track_caller]
-    fn new(what: &str, mask: Option<&[bool]>, [batch, rows]: [usize; 2]) -> Self {
+    fn new(
+        what: &str,
+        mask: Option<&[bool]>,
+        [batch, rows]: [usize; 2],
+        of: &[Operand<'_>],
+    ) -> Self {
         let Some(mask) = mask else { return Self { lengths: None, order: None } };
         assert!(
             mask.len() == batch * rows,
             "attention over a batch of {batch} with {rows} rows a sample and a {what} mask of {} entries: \
-             one is needed for each row, {}",
+             one is needed for each row, {} (of {})",
             mask.len(),
-            batch * rows
+            batch * rows,
+            listed(of.iter().copied())
         );
         let samples = || (0..batch).map(move |sample| &mask[sample * rows..][..rows]);
         let lengths: Vec<usize> =
             samples().map(|mask| mask.iter().filter(|valid| **valid).count()).collect();
         let in_front =
             samples().zip(&lengths).all(|(mask, length)| !mask[*length..].contains(&true));
-        let order = (!in_front).then(|| Permutation::new(valid_first(mask, rows)));
+        let order = (!in_front).then(|| Permutation::new(valid_first(mask, rows, of)));
         Self { lengths: Some(lengths), order }
     }
 
@@ -149,11 +159,12 @@ impl Kept {
 }
 
 /// The numbers of all rows, so many a sample, with the valid ones of each sample before its others.
-fn valid_first(mask: &[bool], rows: usize) -> Vec<u32> {
+fn valid_first(mask: &[bool], rows: usize, of: &[Operand<'_>]) -> Vec<u32> {
     assert!(
         i32::try_from(mask.len()).is_ok(),
-        "attention with a mask of {} entries: it may have at most 2^31 - 1",
-        mask.len()
+        "attention with a mask of {} entries: it may have at most 2^31 - 1 (of {})",
+        mask.len(),
+        listed(of.iter().copied())
     );
     let mut order = Vec::with_capacity(mask.len());
     for (sample, mask) in mask.chunks_exact(rows).enumerate() {
@@ -168,7 +179,11 @@ fn valid_first(mask: &[bool], rows: usize) -> Vec<u32> {
 /// That each valid query sees the same keys by its number among the valid ones, by which the causal rule will
 /// go, as by its place.
 #[track_caller]
-fn check_causal(sizes: &AttentionSizes, query_mask: Option<&[bool]>, key_mask: Option<&[bool]>) {
+fn check_causal(
+    sizes: &AttentionSizes,
+    [query_mask, key_mask]: [Option<&[bool]>; 2],
+    of: &[Operand<'_>],
+) {
     let AttentionSizes { batch, queries, keys, .. } = *sizes;
     for sample in 0..batch {
         let is_query = |row: usize| query_mask.is_none_or(|mask| mask[sample * queries + row]);
@@ -183,8 +198,9 @@ fn check_causal(sizes: &AttentionSizes, query_mask: Option<&[bool]>, key_mask: O
                 !is_query(query) || seen == number.min(all),
                 "causal attention with masks that differ: query {query} of sample {sample} has {seen} \
                  valid keys up to it and would see {}, for it is valid query number {number} of its \
-                 sample; give queries and keys the same mask, or leave the causal rule",
-                number.min(all)
+                 sample; give queries and keys the same mask, or leave the causal rule (of {})",
+                number.min(all),
+                listed(of.iter().copied())
             );
         }
     }
@@ -192,17 +208,22 @@ fn check_causal(sizes: &AttentionSizes, query_mask: Option<&[bool]>, key_mask: O
 
 /// That the numbers of queries and keys among the valid ones count the same rows.
 #[track_caller]
-fn check_window(kept: [&Kept; 2], [query_mask, key_mask]: [Option<&[bool]>; 2]) {
+fn check_window(
+    kept: [&Kept; 2],
+    [query_mask, key_mask]: [Option<&[bool]>; 2],
+    of: &[Operand<'_>],
+) {
     let in_front = kept.iter().all(|kept| kept.order.is_none());
     assert!(
         in_front || query_mask == key_mask,
         "attention within a window with masks that differ, and valid rows of {} that are not in front: \
          distances, which count valid rows alone, would be those of different rows; give queries and keys the \
-         same mask, or leave the window",
+         same mask, or leave the window (of {})",
         match kept.map(|kept| kept.order.is_some()) {
             [true, true] => "both",
             [true, false] => "queries",
             _ => "keys",
-        }
+        },
+        listed(of.iter().copied())
     );
 }

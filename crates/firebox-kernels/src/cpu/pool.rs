@@ -18,8 +18,21 @@ struct Pool {
 static POOL: Mutex<Pool> = Mutex::new(Pool { idle: vec![], lent: 0, most: 0 });
 
 fn pool() -> std::sync::MutexGuard<'static, Pool> {
+    #[cfg(test)]
+    LOCKED.set(LOCKED.get() + 1);
     // Nothing in here can leave the pool half changed.
     POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+thread_local! {
+    static LOCKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How often this thread has asked for the pool.
+#[cfg(test)]
+pub(super) fn times_locked() -> usize {
+    LOCKED.get()
 }
 
 /// Gives up the memory that the processor's kernels keep from one step for the next, for who turns to

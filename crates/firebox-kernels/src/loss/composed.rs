@@ -51,7 +51,8 @@ pub(super) fn cross_entropy(
     -sum
 }
 
-/// The sum of the squared distances of some rows, `[1]`: of those for which `counted` is one and not zero.
+/// The sum of the squared distances of some rows, `[1]`: of those for which `counted` is one and not zero. Others may
+/// hold anything.
 pub(super) fn squares_of_rows<const D: usize>(
     predictions: Tensor<D>,
     targets: Tensor<D>,
@@ -62,10 +63,11 @@ pub(super) fn squares_of_rows<const D: usize>(
     if samples * of_one == 0 {
         return predictions.sum();
     }
-    // Masked before it is squared, so that no value of a row that does not count can overflow. Summed by sample first:
-    // the CPU backend's sum of a very large tensor at once depends on the number of threads.
-    let error = (predictions - targets) * counted;
-    error.square().reshape([samples, of_one]).sum_dim(1).sum()
+    // What a row that does not count holds is gone before it is squared, and its gradient with it. Summed by sample
+    // first: the CPU backend's sum of a very large tensor at once depends on the number of threads.
+    let unread = counted.clone().equal_elem(0.0).expand(shape);
+    let error = (predictions - targets).mask_fill(unread, 0.0);
+    (error.square() * counted).reshape([samples, of_one]).sum_dim(1).sum()
 }
 
 /// The sum of the losses of all numbers by their weights, `[1]`.
@@ -96,6 +98,10 @@ pub(super) fn elements(
     };
     let values = match kind {
         Element::Squared => (predictions - targets).square(),
+        // Without a cut: that of an infinite distance would be no number times it.
+        Element::Huber { delta } if delta == f32::INFINITY => {
+            (predictions - targets).square() * 0.5
+        }
         Element::Huber { delta } => {
             let distance = predictions - targets;
             let cut = distance.clone().clamp(-delta, delta);

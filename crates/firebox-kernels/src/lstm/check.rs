@@ -40,8 +40,11 @@ impl Stack<'_> {
             );
             if let Some(index) = lengths.iter().position(|length| *length > time) {
                 panic!(
-                    "sample {index} has length {}, longer than its input of {time} steps",
-                    lengths[index]
+                    "sample {index} has length {}, longer than its input of {time} steps: the input of the {name} \
+                     is {:?} ([batch, time, input]) in {:?}",
+                    lengths[index],
+                    input.dims(),
+                    input.dtype()
                 );
             }
         }

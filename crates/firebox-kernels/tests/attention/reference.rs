@@ -57,7 +57,7 @@ impl Problem {
         let scale = self.scale.unwrap_or(1.0 / (self.size as f64).sqrt());
         for sample in 0..self.batch {
             let valid = |lengths: &Option<Vec<usize>>, mask: &Option<Vec<bool>>, all: usize| {
-                let length = lengths.as_ref().map_or(all, |lengths| lengths[sample].min(all));
+                let length = lengths.as_ref().map_or(all, |lengths| lengths[sample]);
                 let of = |row: &usize| mask.as_ref().is_none_or(|mask| mask[sample * all + row]);
                 (0..length).filter(of).collect::<Vec<usize>>()
             };

@@ -131,7 +131,7 @@ fn losses_and_gradients_are_pytorchs() {
         assert!(!cases.is_empty());
         for (index, case) in cases.iter().enumerate() {
             let loss = match case["name"].as_str().expect("a name") {
-                "squared" => Loss::Squared,
+                "squared" | "masked" => Loss::Squared,
                 "huber" => Loss::Huber(number(&case["delta"])),
                 _ => Loss::Binary {
                     positive: singles(&case["positive"]),

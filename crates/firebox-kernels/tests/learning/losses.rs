@@ -6,12 +6,13 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{
     BinaryCrossEntropy, CpuKernels, CrossEntropy, LossError, MeanLoss, binary_cross_entropy,
-    cross_entropy, huber, masked_squared_error, squared_error,
+    cross_entropy, huber, squared_error,
 };
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::entropy::reference;
+use crate::masked::masked;
 
 #[derive(Deserialize)]
 struct Golden {
@@ -57,17 +58,17 @@ fn numbers(values: &[Value]) -> Vec<f64> {
     values.iter().map(number).collect()
 }
 
-fn tensor<const D: usize>(values: &[f64], shape: [usize; D]) -> Tensor<D> {
+pub(crate) fn tensor<const D: usize>(values: &[f64], shape: [usize; D]) -> Tensor<D> {
     let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
     Tensor::from_data(TensorData::new(values, shape), &Device::flex().autodiff())
 }
 
-fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+pub(crate) fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
 #[track_caller]
-fn close(what: &str, found: &[f64], expected: &[f64], bound: f64) {
+pub(crate) fn close(what: &str, found: &[f64], expected: &[f64], bound: f64) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let error: f64 = found.iter().zip(expected).map(|(f, e)| (f - e).powi(2)).sum();
     let norm: f64 = expected.iter().map(|e| e * e).sum();
@@ -76,7 +77,7 @@ fn close(what: &str, found: &[f64], expected: &[f64], bound: f64) {
 }
 
 /// Value and gradient of a loss, with the loss scaled by 4, and the value without gradients.
-fn measure<const D: usize>(
+pub(crate) fn measure<const D: usize>(
     x: Tensor<D>,
     loss: impl Fn(Tensor<D>) -> Result<MeanLoss, LossError>,
 ) -> (f64, Vec<f64>, f64) {
@@ -117,6 +118,7 @@ fn losses_and_gradients_are_pytorchs_in_every_variant() {
                     match case.name.as_str() {
                         "squared" => squared_error(x, targets, weights),
                         "huber" => huber(x, targets, weights, case.delta),
+                        "masked" => Ok(masked(x, &targets, weights.unwrap())),
                         _ => {
                             let positive_weights = case.positive.as_deref();
                             let config = BinaryCrossEntropy { positive_weights, focal: case.focal };
@@ -136,57 +138,13 @@ fn losses_and_gradients_are_pytorchs_in_every_variant() {
     }
 }
 
-fn noise(purpose: u64, count: usize, scale: f64) -> Vec<f64> {
+pub(crate) fn noise(purpose: u64, count: usize, scale: f64) -> Vec<f64> {
     let mut draws = Stream::new(5, "losses").substream(purpose).draws();
     (0..count).map(|_| f64::from((scale * draws.normal()) as f32)).collect()
 }
 
-fn fused() -> Vec<CpuKernels> {
+pub(crate) fn fused() -> Vec<CpuKernels> {
     CpuKernels::available().into_iter().filter(|k| *k != CpuKernels::Composed).collect()
-}
-
-/// Value and gradient of the squared error of the rows that count, in float64.
-fn squares_of_rows(x: &[f64], targets: &[f64], counted: &[f64], numbers: f64) -> (f64, Vec<f64>) {
-    let width = x.len() / counted.len();
-    let distance = |at: usize| counted[at / width] * (x[at] - targets[at]) / numbers.max(1.0);
-    let value = (0..x.len()).map(|at| distance(at) * (x[at] - targets[at])).sum();
-    (value, (0..x.len()).map(|at| 2.0 * distance(at)).collect())
-}
-
-#[test]
-fn the_squared_error_of_some_rows_agrees_with_float64_and_that_by_weights() {
-    for shape @ [samples, time, width] in [[1, 1, 1], [3, 5, 4], [7, 105, 3], [64, 33, 17]] {
-        let (count, rows) = (samples * time * width, samples * time);
-        let (x, targets) = (noise(1, count, 2.0), noise(2, count, 2.0));
-        for kept in [0, 3, 1] {
-            let of_row = |row: usize| f64::from(kept > 0 && row.is_multiple_of(kept));
-            let counted: Vec<f64> = (0..rows).map(of_row).collect();
-            let numbers = counted.iter().sum::<f64>() * width as f64;
-            let (value, gradient) = squares_of_rows(&x, &targets, &counted, numbers);
-            let weights: Vec<f32> = counted.iter().map(|one| *one as f32).collect();
-            let masked = |x| {
-                let counted = tensor(&counted, [samples, time, 1]).inner();
-                let targets = tensor(&targets, shape).inner();
-                let value = masked_squared_error(x, targets, counted, numbers);
-                Ok(MeanLoss { value, weight: numbers })
-            };
-            let (found, slope, _) = measure(tensor(&x, shape), masked);
-            let what = format!("{shape:?}, {numbers} numbers");
-            close(&what, &[found], &[value], 1e-6);
-            close(&what, &slope, &gradient, 1e-6);
-            let targets = || tensor(&targets, shape);
-            let weighted = |x| squared_error(x, targets(), Some(&weights));
-            let (by_weights, _, weight) = measure(tensor(&x, shape), weighted);
-            close(&what, &[found, numbers], &[by_weights, weight], 1e-6);
-        }
-    }
-    // The squares of halves are summed in f32.
-    let half = |x: f64| tensor(&[x; 8], [1, 4, 2]).inner().cast(DType::F16);
-    let counted = tensor(&[1.0; 4], [1, 4, 1]).inner().cast(DType::F16);
-    assert_eq!(read(masked_squared_error(half(300.0), half(-300.0), counted, 8.0)), [360_000.0]);
-    let nothing = tensor(&[], [0, 3, 2]);
-    let value = masked_squared_error(nothing.clone(), nothing, tensor(&[], [0, 3, 1]), 0.0);
-    assert_eq!(read(value), [0.0]);
 }
 
 #[test]
@@ -257,6 +215,7 @@ fn finite_differences_agree() {
             check("entropy", &entropy(0.0));
             check("focal", &entropy(1.5));
             check("squared", &|x| squared_error(x, others.clone(), None));
+            check("masked", &|x| Ok(masked(x, &others, &[1.0, 0.0, 1.0, 1.0])));
             check("huber", &|x| huber(x, others.clone(), None, 0.8));
             for focal in [0.0, 1.5] {
                 let config = BinaryCrossEntropy { focal, ..BinaryCrossEntropy::default() };
@@ -307,6 +266,35 @@ fn what_has_no_weight_is_not_read_and_nothing_learnt_from_is_zero() {
             }
             close("squared", &[masked(0).0], &[(1.0 + 1.0 + 0.25) / 3.0], 1e-6);
             assert_eq!(masked(3), (0.0, vec![0.0; 6], 0.0));
+        });
+    }
+}
+
+#[test]
+fn distances_beyond_f32_are_infinite() {
+    let (infinite, most) = (f64::INFINITY, 3e38);
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            // So are differences of numbers that are not.
+            for (x, target) in [(infinite, 0.0), (-infinite, 0.0), (most, -most), (-most, most)] {
+                let target = tensor(&[target, 0.0], [1, 2]);
+                let run = |loss: &dyn Fn(Tensor<2>) -> Result<MeanLoss, LossError>| {
+                    let (value, gradient, _) = measure(tensor(&[x, 1.0], [1, 2]), loss);
+                    assert_eq!(value, infinite, "{kernels:?} {x}");
+                    gradient
+                };
+                // The slope of half a square, halved for two numbers.
+                let slopes = [infinite.copysign(x), 0.5];
+                let squared = run(&|x| squared_error(x, target.clone(), None));
+                assert_eq!(squared, slopes.map(|slope| 2.0 * slope), "{kernels:?}");
+                let of_rows = run(&|x| Ok(masked(x, &target, &[1.0])));
+                assert_eq!(of_rows, squared, "{kernels:?}");
+                // A delta that f32 has not.
+                let huge = run(&|x| huber(x, target.clone(), None, 1e39));
+                assert_eq!(huge, slopes, "{kernels:?}");
+                let near = run(&|x| huber(x, target.clone(), None, 2.0));
+                assert_eq!(near, [1f64.copysign(x), 0.5], "{kernels:?}");
+            }
         });
     }
 }

@@ -6,5 +6,6 @@
 mod embedding;
 mod entropy;
 mod losses;
+mod masked;
 mod messages;
 mod optimizer;

@@ -3,24 +3,25 @@
 //! One list holds all of them, and a test compares it with what the crate exports: a new operation is in it, or among
 //! those that have nothing to compare.
 
+mod of_attention;
+
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
 
 use burn::module::Param;
-use burn::nn::{EmbeddingConfig, LayerNormConfig, Linear};
+use burn::nn::{Embedding, EmbeddingConfig, Linear};
 use burn::tensor::{DType, Device, Int, Tensor};
 use firebox_core::{Precision, Stream};
 use firebox_kernels::{
     Activation, Attention, BatchNormConfig, BinaryCrossEntropy, Clip, CpuKernels, CrossEntropy,
-    DenseLayer, DeviceStep, DisentangledAttention, DistanceRows, EncoderParameters,
-    EncoderSettings, FeedForward, GruConfig, LossError, LstmConfig, LstmState, MeanLoss,
-    ParameterUpdate, ScaleRule, StepState, UpdateRule, add_row_noise, add_scaled, approach,
-    approach_on_device, attention, attention_masked, batched_product, binary_cross_entropy, conv1d,
-    conv1d_channels_first, cross_entropy, dense_layers, disentangled_attention, dropout,
-    dropout_add, embedding, encoder_layer, feed_forward, feed_forward_add, gelu_dropout, huber,
-    indicator, init_conv1d, layer_norm, linear, linear_activated, linear_add, linear_in,
-    masked_squared_error, max_pool1d, product, relu_dropout, rescale_on_device, self_attention,
-    self_attention_masked, squared_error, update_on_device, update_parameters,
+    DenseLayer, DeviceStep, DisentangledAttention, DistanceRows, FeedForward, GruConfig, LossError,
+    LstmConfig, LstmState, MeanLoss, ParameterUpdate, ScaleRule, StepState, UpdateRule,
+    add_row_noise, add_scaled, approach, approach_on_device, attention, attention_masked,
+    batched_product, binary_cross_entropy, conv1d, conv1d_channels_first, cross_entropy,
+    dense_layers, disentangled_attention, dropout, dropout_add, embedding, feed_forward,
+    feed_forward_add, gelu_dropout, huber, indicator, init_conv1d, layer_norm, linear,
+    linear_activated, linear_add, linear_in, masked_squared_error, max_pool1d, product,
+    relu_dropout, rescale_on_device, squared_error, update_on_device, update_parameters,
 };
 
 /// A call that is refused, and what its message holds.
@@ -99,6 +100,11 @@ fn lstm(input: Tensor<3>, state: Option<Tensor<3>>) {
     module.forward(input, None, state, None);
 }
 
+fn lstm_of_lengths(input: Tensor<3>, lengths: &[usize]) {
+    let module = LstmConfig::new(3, 4).init(stream(), &Device::flex());
+    module.forward(input, Some(lengths), None, None);
+}
+
 fn gru(input: Tensor<3>, state: Option<Tensor<3>>) {
     let module = GruConfig::new(3, 4).init(stream(), &Device::flex());
     module.forward(input, None, state, None);
@@ -116,28 +122,16 @@ fn told(loss: Result<MeanLoss, LossError>) {
     }
 }
 
-/// On one thread, for which every batch is large enough.
-fn encode(x: &Tensor<3>) {
-    let (in_proj, out_proj) = (dense([4, 12], 12), dense([4, 4], 4));
-    let (first, second) = (dense([5, 6], 6), dense([6, 4], 4));
-    let norm = LayerNormConfig::new(4).init(&Device::flex());
-    let parameters = EncoderParameters {
-        in_proj: &in_proj,
-        out_proj: &out_proj,
-        feed: [&first, &second],
-        norms: [&norm, &norm],
-    };
-    let settings = EncoderSettings {
-        attention: HEADS,
-        activation: Activation::Relu,
-        epsilon: 1e-5,
-        norm_first: false,
-    };
-    encoder_layer(x, None, &parameters, &settings);
+/// An embedding by the number of a row that its table lacks.
+fn outside(dtype: DType) {
+    let weight = Tensor::zeros([4, 3], (&Device::flex(), dtype));
+    let table = Embedding { weight: Param::from_tensor(weight) };
+    let indices = Tensor::<2, Int>::full([2, 5], 4, (&Device::flex(), DType::I64));
+    embedding(&table, indices, None);
 }
 
 /// In the fastest kernels of this processor, whatever `FIREBOX_KERNELS` says: composed of Burn's operations, a layer as
-/// one operation is `None`, and an index of an embedding goes unchecked.
+/// one operation is `None`.
 fn in_kernels<T>(f: impl FnOnce() -> T) -> T {
     CpuKernels::available().last().unwrap().force(f)
 }
@@ -145,6 +139,7 @@ fn in_kernels<T>(f: impl FnOnce() -> T) -> T {
 fn all() -> Vec<Case> {
     let mut all = types();
     all.extend(shapes());
+    all.extend(of_attention::shapes());
     all
 }
 
@@ -399,14 +394,6 @@ fn shapes() -> Vec<Case> {
             ],
         ),
         case(
-            "encoder_layer",
-            || {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-                pool.install(|| in_kernels(|| encode(&zeros([2, 3, 4]))));
-            },
-            &["feed-forward network", "[6, 4] ([rows, width])", "[5, 6] ([input, output])", "F32"],
-        ),
-        case(
             "dropout_add",
             || drop(dropout_add(zeros([2, 3]), zeros([3, 2]), 0.1, None)),
             &["a residual sum", "x is [2, 3]", "y [3, 2]", "x in F32, y in F32"],
@@ -415,54 +402,6 @@ fn shapes() -> Vec<Case> {
             "layer_norm",
             || drop(layer_norm(zeros([2, 5]), zeros([4]), None, 1e-5)),
             &["layer normalisation of [2, 5]", "a scale of 4", "x in F32, gamma in F32"],
-        ),
-        case(
-            "attention",
-            || {
-                let (q, k, v) = (zeros([2, 3, 8]), zeros([2, 5, 8]), zeros([2, 4, 8]));
-                attention(q, k, v, None, None, None, &HEADS);
-            },
-            &[
-                "attention",
-                "queries [2, 3, 8]",
-                "keys [2, 5, 8]",
-                "values [2, 4, 8]",
-                "keys in F32",
-            ],
-        ),
-        case(
-            "self_attention",
-            || drop(self_attention(zeros([2, 3, 8]), None, None, &HEADS)),
-            &["self-attention of [2, 3, 8] ([batch, time, 3 · heads · size])", "in F32"],
-        ),
-        case(
-            "self_attention_masked",
-            || drop(self_attention_masked(zeros([2, 3, 8]), Some(&[true; 6]), None, &HEADS)),
-            &["self-attention of [2, 3, 8] ([batch, time, 3 · heads · size])", "in F32"],
-        ),
-        case(
-            "disentangled_attention",
-            || disentangled(zeros([2, 3, 15]), zeros([5, 10]), 3),
-            &[
-                "disentangled attention with 2 heads",
-                "qkv [2, 3, 15] in F32",
-                "[batch, time, 3 · heads · size]",
-            ],
-        ),
-        case(
-            "disentangled_attention",
-            || disentangled(zeros([2, 3, 12]), zeros([5, 6]), 3),
-            &["qkv [2, 3, 12] in F32, positions [5, 6] in F32", "[rows, 8]", "[rows, 12]"],
-        ),
-        case(
-            "disentangled_attention",
-            || disentangled(zeros([2, 3, 12]), zeros([4, 8]), 3),
-            &["positions [4, 8] in F32", "up to row 4", "have 4 rows"],
-        ),
-        case(
-            "disentangled_attention",
-            || disentangled(zeros([2, 3, 12]), zeros([5, 8]), 4),
-            &["qkv [2, 3, 12] in F32", "distances of 4 steps", "qkv has 3"],
         ),
         case(
             "BatchNorm::forward",
@@ -519,12 +458,18 @@ fn shapes() -> Vec<Case> {
         ),
         case(
             "embedding",
-            || {
-                let table = EmbeddingConfig::new(4, 3).init(&Device::flex());
-                let indices = Tensor::<2, Int>::full([2, 5], 4, (&Device::flex(), DType::I64));
-                in_kernels(|| embedding(&table, indices, None));
-            },
+            || in_kernels(|| outside(DType::F32)),
             &["the index 4 names no row", "(indices [2, 5] in I64, table [4, 3] in F32)"],
+        ),
+        case(
+            "embedding",
+            || CpuKernels::Composed.force(|| outside(DType::F32)),
+            &["the index 4 names no row", "(indices [2, 5] in I64, table [4, 3] in F32)"],
+        ),
+        case(
+            "embedding",
+            || in_kernels(|| outside(DType::F16)),
+            &["the index 4 names no row", "(indices [2, 5] in I64, table [4, 3] in F16)"],
         ),
         case(
             "batched_product",
@@ -630,6 +575,11 @@ fn shapes() -> Vec<Case> {
             "Lstm::forward",
             || lstm(zeros([2, 5, 3]), Some(zeros([1, 3, 4]))),
             &["the hidden state of the LSTM is [1, 3, 4]", "[1, 2, 4]", "hidden state in F32"],
+        ),
+        case(
+            "Lstm::forward",
+            || lstm_of_lengths(zeros([2, 5, 3]), &[5, 6]),
+            &["sample 1 has length 6, longer than its input of 5 steps", "[2, 5, 3]", "in F32"],
         ),
         case(
             "Gru::forward",

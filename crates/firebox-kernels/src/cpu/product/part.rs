@@ -141,9 +141,25 @@ pub enum Activation {
 /// Rows and columns of a part of the result.
 pub(super) type Rectangle = [Range<usize>; 2];
 
+/// Computes a rectangle of the result.
+pub(super) fn multiply_part<C: Compute>(
+    kernels: CpuKernels,
+    task: &Task<'_>,
+    rectangle: Rectangle,
+) {
+    let [rows, columns] = &rectangle;
+    let mut room = Room::new::<C>(task, [rows.len(), columns.len()]);
+    multiply_in::<C>(kernels, task, rectangle, &mut room);
+}
+
 dispatch!(
-    /// Computes a rectangle of the result.
-    pub(super) fn multiply_part<C: Compute> = part(task: &Task<'_>, rectangle: Rectangle)
+    /// [`multiply_part`] in memory for a task of these sizes, operands and place of the result, and for a rectangle that
+    /// is as large at least.
+    pub(super) fn multiply_in<C: Compute> = part(
+        task: &Task<'_>,
+        rectangle: Rectangle,
+        room: &mut Room
+    )
 );
 
 /// # Safety
@@ -153,11 +169,10 @@ dispatch!(
     clippy::undocumented_unsafe_blocks,
     reason = "the lint does not see comments in the argument of a macro"
 )]
-unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle) {
-    let longest = words::<C>(task.inner.min(chunk::<C>(task.kernels)));
-    let mut room = Room::new::<C>(task, &rows, &columns, longest);
+unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle, room: &mut Room) {
+    room.check::<C>(task, [rows.len(), columns.len()]);
     let sums = room.sums.get_mut().as_mut_ptr();
-    let mut tiled = Tiled::of::<C>(task.kernels);
+    let mut tiled = Tiled::of::<C>(task.kernels, &mut room.tiled);
     let aside = task.is_kept_aside::<C>();
     for inner in chunks::<C>(task.kernels, task.inner) {
         let words = words::<C>(inner.len());
@@ -276,7 +291,10 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle)
 
 /// Memory of a rectangle, given back in the order in which the next one finds its own again: the pool
 /// looks at the newest first, and panels fit where operands do.
-struct Room {
+pub(super) struct Room {
+    /// Of the tiles of AMX, where these multiply: `[row, blocks of the panel, 16]`, where some of a panel's columns do
+    /// not exist, and the last rows of an operand, with room for whole tiles of rows, `[16, LAST]`.
+    tiled: [Lent; 2],
     /// Sums that are not yet complete, `[rows, columns]`, where they are not kept in the result.
     sums: Lent,
     /// The left operand of a chunk, if it is packed here.
@@ -286,28 +304,39 @@ struct Room {
 }
 
 impl Room {
-    fn new<C: Compute>(
-        task: &Task<'_>,
-        rows: &Range<usize>,
-        columns: &Range<usize>,
-        longest: usize,
-    ) -> Self {
+    /// For rectangles of so many rows and columns at most.
+    pub(super) fn new<C: Compute>(task: &Task<'_>, most: [usize; 2]) -> Self {
+        let [panels, operands, sums] = Self::sizes::<C>(task, most).map(Lent::take);
+        let tiles = task.kernels == CpuKernels::Amx && C::PAIR == 2;
+        let tiled = if tiles { [GROUP * PANEL, amx::TILE * LAST] } else { [0; 2] };
+        Self { tiled: tiled.map(Lent::take), sums, operands, panels }
+    }
+
+    /// Numbers of panels, of operands and of sums.
+    fn sizes<C: Compute>(task: &Task<'_>, [rows, columns]: [usize; 2]) -> [usize; 3] {
+        let longest = words::<C>(task.inner.min(chunk::<C>(task.kernels)));
         let panels = match task.right {
-            Right::Numbers(_) => longest * columns.len().next_multiple_of(PANEL),
+            Right::Numbers(_) => longest * columns.next_multiple_of(PANEL),
             Right::Panels(_) => 0,
         };
         let operands = match task.left {
             Left::Numbers(left) if left.column_stride != 1 || !C::VERBATIM => {
-                longest * rows.len().next_multiple_of(STRIP)
+                longest * rows.next_multiple_of(STRIP)
             }
             _ => 0,
         };
         let sums = match task.out {
             Out::Numbers(_) if !task.is_kept_aside::<C>() => 0,
-            _ => rows.len() * columns.len(),
+            _ => rows * columns,
         };
-        let [panels, operands, sums] = [panels, operands, sums].map(Lent::take);
-        Self { sums, operands, panels }
+        [panels, operands, sums]
+    }
+
+    /// Refuses a rectangle that is larger than the memory: sums are written through pointers.
+    fn check<C: Compute>(&self, task: &Task<'_>, size: [usize; 2]) {
+        let [panels, operands, sums] = Self::sizes::<C>(task, size);
+        let held = [&self.panels, &self.operands, &self.sums].map(|lent| lent.get().len());
+        assert!(held[0] >= panels && held[1] >= operands && held[2] >= sums, "{held:?}");
     }
 }
 
@@ -332,20 +361,19 @@ pub(super) unsafe fn copy_rows(
 }
 
 /// The part of a group of rows that tiles of AMX multiply, while a panel lies in the cache.
-struct Tiled {
+struct Tiled<'a> {
     tiles: Tiles,
     /// `[row, blocks of the panel, 16]`, where some of its columns do not exist.
-    sums: Lent,
+    sums: &'a mut Lent,
     /// The last rows of an operand, and room for whole tiles of rows, `[16, LAST]`.
-    last: Lent,
+    last: &'a mut Lent,
     /// Words of a group.
     group: usize,
 }
 
-impl Tiled {
-    fn of<C: Compute>(kernels: CpuKernels) -> Option<Self> {
+impl<'a> Tiled<'a> {
+    fn of<C: Compute>(kernels: CpuKernels, [sums, last]: &'a mut [Lent; 2]) -> Option<Self> {
         let tiles = Tiles::of::<C>(kernels)?;
-        let [sums, last] = [GROUP * PANEL, amx::TILE * LAST].map(Lent::take);
         Some(Self { tiles, sums, last, group: group::<C>() })
     }
 

@@ -80,7 +80,7 @@ impl Problem {
     }
 
     fn length(&self, sample: usize) -> usize {
-        self.lengths.as_ref().map_or(self.time, |lengths| lengths[sample].min(self.time))
+        self.lengths.as_ref().map_or(self.time, |lengths| lengths[sample])
     }
 
     /// What each probability, `[batch, head, query, key]`, is multiplied by.
