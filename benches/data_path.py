@@ -44,7 +44,7 @@ import compare
 
 HERE = Path(__file__).resolve().parent
 SAMPLE = 500 * 1024 * 4
-SUITES = ("data", "gather", "stream", "cold", "ingest", "larger", "start", "wait")
+SUITES = ("data", "gather", "overlapping", "stream", "cold", "ingest", "larger", "start", "wait")
 # The part of the pages that may stay in the page cache of what is read from the disk.
 STAYED = 0.01
 
@@ -293,6 +293,18 @@ def main():
             for name in ("stream-0", "stream-1", "stream-2", "memory-0", "memory-1", "device"):
                 faster(f"the same, {name}, beside one PyTorch index each", ours[name],
                        peer["torch-index"], 3)
+        if "overlapping" in given.only:
+            apart(compare.make_bars, folder, given.bars)
+            ours = {name: alone([program, "overlapping", name, folder])
+                    for name in ("stream-0", "stream-1", "memory-0", "memory-1", "memory-2")}
+            # The same windows in one array, and as views into an array of their steps.
+            peer = {name: alone([*torch, "overlapping", name, folder, ours["memory-0"]["rows"]])
+                    for name in ("numpy-index", "numpy-view")}
+            for name, line in ours.items():
+                for other, what in (("numpy-index", "one NumPy index each of all windows"),
+                                    ("numpy-view", "one NumPy index each of views into their steps")):
+                    faster(f"batches of windows of 105 steps at every step, {name}, beside {what}", line,
+                           peer[other], 3)
         if {"stream", "cold"} & set(given.only):
             apart(make_clips, folder, given.clips)
             made, peak = measured([program, "stream", "make", folder])

@@ -9,6 +9,8 @@ Usage: torch_loader.py SUITE CASE FOLDER [ROWS], with SUITE and CASE one of
   beginning: whoever asks has emptied the page cache;
 - gather: batches of R1's shape out of one array of ROWS windows in memory, by one index per batch
   (numpy-index, torch-index), and by a Dataset of samples through a DataLoader (per-sample-0 or -2);
+- overlapping: batches of windows of 105 steps at every step, out of one array of ROWS windows (numpy-index), or
+  of views into one array of their steps (numpy-view), by one index per batch;
 - ingest csv or parquet: polars reading many.csv or many.parquet, and nothing else.
 """
 
@@ -117,6 +119,25 @@ def gather(name, count):
         case(f"gather/{name}", {"numpy-index": numpy_index, "torch-index": torch_index}[name])
 
 
+def overlapping(name, count):
+    import torch
+
+    batch, length = 512, 105
+    steps = np.random.default_rng(SEED).standard_normal((count + length - 1, 4), dtype=np.float32)
+    # [window, channel, time], as views; as an array of their own, [window, time, channel].
+    views = np.lib.stride_tricks.sliding_window_view(steps, length, axis=0).transpose(0, 2, 1)
+    data = views if name == "numpy-view" else np.ascontiguousarray(views)
+    generator = np.random.default_rng(SEED)
+
+    def epoch():
+        order = generator.permutation(count)
+        for start in range(0, count, batch):
+            torch.from_numpy(data[order[start:start + batch]])
+        return count, count * length * 4 * 4, count
+
+    case(f"overlapping/{name}", epoch)
+
+
 def ingest(name, folder):
     import polars as pl
 
@@ -134,6 +155,8 @@ if __name__ == "__main__":
     suite, name, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     if suite == "gather":
         gather(name, int(sys.argv[4]))
+    elif suite == "overlapping":
+        overlapping(name, int(sys.argv[4]))
     elif suite == "ingest":
         ingest(name, folder)
     else:

@@ -10,8 +10,8 @@ use firebox_cache::{Shards, Store, augmented_key};
 use firebox_core::*;
 use firebox_data::{DataConfig, ingest};
 use firebox_loader::{
-    LoaderConfig, Place, Position, Resident, Room, TrainLoader, TrainResident, default_workers,
-    place,
+    LoaderConfig, NormalisedWindows, Place, Position, Resident, Room, TrainLoader, TrainResident,
+    TrainSource, default_workers, place,
 };
 
 use crate::data::{BATCH, RULE, SEED, WIDTH, augmentations};
@@ -39,10 +39,28 @@ pub(crate) fn run(name: &str, folder: &Path) -> anyhow::Result<()> {
         }
         _ => bail!("no case is called {name}"),
     };
-    let loader = loader(shards, place, workers)?;
+    epochs(&format!("gather/{name}"), &loader(shards, place, workers)?)
+}
+
+/// One case of windows at every step of `bars.parquet`, scaled by the training: `stream-N` makes them of their series with
+/// N threads, `memory-N` gathers them from the steps that they share.
+pub(crate) fn overlapping(name: &str, folder: &Path) -> anyhow::Result<()> {
+    let every = WindowRule { stride: 1, ..RULE };
+    let (train, normaliser) = windows_by(folder, &every, Normalisation::Standard)?;
+    let source = NormalisedWindows::new(train, normaliser);
+    let (place, workers) = match name.split_once('-') {
+        Some(("stream", workers)) => (Place::Stream, workers.parse().context("stream-N")?),
+        Some(("memory", workers)) => (Place::Memory, workers.parse().context("memory-N")?),
+        _ => bail!("no case is called {name}"),
+    };
+    epochs(&format!("overlapping/{name}"), &loader(source, place, workers)?)
+}
+
+/// Times epochs, one after the other.
+fn epochs(name: &str, loader: &TrainLoader) -> anyhow::Result<()> {
     let mut position = Position::START;
     case(
-        &format!("gather/{name}"),
+        name,
         || Ok(()),
         |()| {
             let (mut samples, mut sum) = (0, 0);
@@ -60,7 +78,11 @@ pub(crate) fn run(name: &str, folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Batches of R1's size from this place.
-pub(crate) fn loader(shards: Shards, place: Place, workers: usize) -> anyhow::Result<TrainLoader> {
+pub(crate) fn loader(
+    source: impl TrainSource + 'static,
+    place: Place,
+    workers: usize,
+) -> anyhow::Result<TrainLoader> {
     let device = Device::default();
     let config = LoaderConfig {
         batch_size: BATCH,
@@ -70,9 +92,9 @@ pub(crate) fn loader(shards: Shards, place: Place, workers: usize) -> anyhow::Re
         ..LoaderConfig::default()
     };
     let set = match place {
-        Place::Stream => return Ok(TrainLoader::new(Arc::new(shards), config, device)?),
-        Place::Memory => TrainResident::read(&shards)?,
-        Place::Device => TrainResident::upload(&shards, &device)?,
+        Place::Stream => return Ok(TrainLoader::new(Arc::new(source), config, device)?),
+        Place::Memory => TrainResident::read(&source)?,
+        Place::Device => TrainResident::upload(&source, &device)?,
     };
     Ok(TrainLoader::resident(set, config, device)?)
 }
@@ -86,10 +108,18 @@ fn free() -> Option<u64> {
 
 /// Every window of `bars.parquet`, and how they are normalised.
 pub(crate) fn windows(folder: &Path) -> anyhow::Result<(TrainWindows, Normaliser)> {
+    windows_by(folder, &RULE, Normalisation::WindowRelative)
+}
+
+fn windows_by(
+    folder: &Path,
+    rule: &WindowRule,
+    normalise: Normalisation,
+) -> anyhow::Result<(TrainWindows, Normaliser)> {
     let config = DataConfig::new(folder.join("bars.parquet"));
     let set = ingest(&config, &folder.join(CACHE), &Silent)?.set;
-    let parts = split(&set, &RULE, &SplitRule::time(0.0, 0.0), &Labels::None)?;
-    let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train)?;
+    let parts = split(&set, rule, &SplitRule::time(0.0, 0.0), &Labels::None)?;
+    let normaliser = Normaliser::fit(normalise, &parts.train)?;
     Ok((parts.train, normaliser))
 }
 

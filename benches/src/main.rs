@@ -26,7 +26,7 @@ use anyhow::{Context, bail};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> anyhow::Result<()> {
-    let usage = "usage: firebox-benches [data [CASE] | gather CASE | wait | ingest CASE | stream CASE | larger BYTES] FOLDER";
+    let usage = "usage: firebox-benches [data [CASE] | gather CASE | overlapping CASE | wait | ingest CASE | stream CASE | larger BYTES] FOLDER";
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let texts: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let folder = PathBuf::from(texts.last().context(usage)?);
@@ -34,6 +34,7 @@ fn main() -> anyhow::Result<()> {
         [_] | ["data", _] => data::run(&folder),
         ["data", case, _] => data::one(case, &folder),
         ["gather", case, _] => gather::run(case, &folder),
+        ["overlapping", case, _] => gather::overlapping(case, &folder),
         ["wait", _] => wait::run(&folder),
         ["ingest", case, _] => data::many(case, &folder),
         ["stream", case, _] => stream::run(case, &folder),
