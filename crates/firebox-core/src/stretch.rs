@@ -77,7 +77,7 @@ impl<'a> Steps<'a> {
     }
 
     /// Each series, as an index into the set, with a run of its steps; no two runs touch.
-    pub(crate) fn runs(&self) -> &[(usize, Range<usize>)] {
+    pub fn runs(&self) -> &[(usize, Range<usize>)] {
         &self.ranges
     }
 

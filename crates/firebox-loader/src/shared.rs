@@ -5,7 +5,7 @@ use std::fmt;
 use std::iter;
 use std::ops::{Deref, Range};
 
-use firebox_core::{Window, Windows};
+use firebox_core::{Steps, Window, Windows};
 
 use crate::{LoadError, NormalisedWindows, Sample};
 
@@ -53,13 +53,15 @@ impl<'a> SharedSteps<'a> {
         if source.normaliser().depends_on_window() {
             return None;
         }
+        let set = source.windows().set();
         let chosen = source.used();
-        let runs = Run::all(&chosen);
+        let runs = Run::all(&Steps::of_windows(set, &chosen));
         let count = runs.last().map_or(0, |run| run.first + run.steps.len());
         // More steps than devices number are read window by window.
         i32::try_from(count).ok()?;
         let start = |window: &Window| {
-            let run = &runs[runs.partition_point(|run| run.begin() <= begin(window)) - 1];
+            let own = (window.series as usize, window.start as usize);
+            let run = &runs[runs.partition_point(|run| (run.series, run.steps.start) <= own) - 1];
             (run.first + window.start as usize - run.steps.start) as u32
         };
         let starts = chosen.iter().map(start).collect();
@@ -104,43 +106,21 @@ impl<'a> SharedSteps<'a> {
 
 /// Steps of a series that windows cover without a gap.
 struct Run {
-    series: u32,
+    series: usize,
     /// Among those of the series.
     steps: Range<usize>,
     /// The number of the first among all steps.
     first: usize,
-    /// The first sample of them.
-    sample: usize,
-}
-
-/// Where a window begins, in the order of series and time.
-fn begin(window: &Window) -> (u32, usize) {
-    (window.series, window.start as usize)
 }
 
 impl Run {
-    /// What these windows cover, in the order of series and time.
-    fn all(windows: &[Window]) -> Vec<Self> {
-        let mut sorted: Vec<(usize, &Window)> = windows.iter().enumerate().collect();
-        sorted.sort_unstable_by_key(|(_, window)| begin(window));
-        let mut runs: Vec<Self> = vec![];
-        for (sample, window) in sorted {
-            let steps = window.steps();
-            match runs.last_mut() {
-                Some(run) if run.series == window.series && steps.start <= run.steps.end => {
-                    run.steps.end = run.steps.end.max(steps.end);
-                }
-                last => {
-                    let first = last.map_or(0, |run| run.first + run.steps.len());
-                    runs.push(Self { series: window.series, steps, first, sample });
-                }
-            }
-        }
-        runs
-    }
-
-    fn begin(&self) -> (u32, usize) {
-        (self.series, self.steps.start)
+    fn all(steps: &Steps<'_>) -> Vec<Self> {
+        let number = |next: &mut usize, (series, steps): &(usize, Range<usize>)| {
+            let first = *next;
+            *next += steps.len();
+            Some(Self { series: *series, steps: steps.clone(), first })
+        };
+        steps.runs().iter().scan(0, number).collect()
     }
 }
 
@@ -159,11 +139,14 @@ fn read<W: Deref<Target = Windows>>(
         let part = run.first.max(steps.start)..(run.first + run.steps.len()).min(steps.end);
         let start = (run.steps.start + part.start - run.first) as u32;
         let length = part.len() as u32;
-        let window = Window { series: run.series, start, length, label: None };
+        let window = Window { series: run.series as u32, start, length, label: None };
         let out = &mut out[(part.start - steps.start) * channels..][..part.len() * channels];
         source.normaliser().apply(set, &window, out);
-        let whole = set.check_series(iter::once(run.series as usize));
-        whole.map_err(|lost| LoadError::Sample { index: run.sample, source: lost.into() })?;
+        set.check_series(iter::once(run.series)).map_err(|lost| {
+            let is_of_it = |window: &Window| window.series as usize == run.series;
+            let index = source.used().iter().position(is_of_it).unwrap_or(0);
+            LoadError::Sample { index, source: lost.into() }
+        })?;
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use firebox_core::{
     Augmentation, ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser, SeriesSet,
-    Split, SplitError, TrainWindows, Window, outliers, split, unchanging_channels,
-    unchanging_targets,
+    Split, SplitError, TrainWindows, Window, outliers, split, telling_channels,
+    unchanging_channels, unchanging_targets,
 };
 use firebox_data::{Action, Checks, Defect, Ingested};
 use firebox_loader::TrainSource;
@@ -125,6 +125,7 @@ fn sequences(
         [unchanging_targets(&rule, &ingested.set, &parts.train), unchanging_channels(&parts.train)];
     run.warn_of_unchanging("the training part", &unchanging.concat());
     run.warn_of_outliers("the training part", &set, &outliers(&parts.train), clock);
+    run.warn_of_telling(&telling_channels(&parts.train, &ahead));
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);
     let of = |windows: &[Window]| Arc::new(samples(&scaler, &ingested.set, windows));
     let Split { train, validation, test, .. } = &parts;

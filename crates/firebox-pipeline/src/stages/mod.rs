@@ -6,6 +6,7 @@ mod labels;
 mod outliers;
 mod size;
 mod start;
+mod telling;
 mod unchanging;
 mod windows;
 

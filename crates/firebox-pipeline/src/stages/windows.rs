@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use firebox_cache::{Hold, Store};
 use firebox_core::{
-    Event, Normaliser, SeriesSet, Split, SplitRule, count, outliers, split, unchanging_channels,
+    Event, Normaliser, SeriesSet, Split, SplitRule, count, outliers, split, telling_channels,
+    unchanging_channels,
 };
 use firebox_data::Ingested;
 
@@ -99,6 +100,7 @@ impl Run<'_> {
             self.warn_of_unchanging("the training part", &unchanging_channels(&parts.train));
             let (found, timed) = (outliers(&parts.train), ingested.checks.span.is_some());
             self.warn_of_outliers("the training part", &ingested.set, &found, timed);
+            self.warn_of_telling(&telling_channels(&parts.train, &config.labels));
             let detail = format!(
                 "{} training, {} validation, {} test windows by {}; {} across a boundary left out",
                 parts.train.len(),
