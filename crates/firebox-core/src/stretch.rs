@@ -49,6 +49,24 @@ pub struct SharedStretch {
     pub steps: usize,
 }
 
+/// Adds a run of steps, as a part of the last one if it begins within it or where it ends. False if it comes before that.
+fn join(ranges: &mut Vec<(usize, Range<usize>)>, series: usize, steps: Range<usize>) -> bool {
+    match ranges.last_mut() {
+        Some((last, range)) if (*last, range.start) > (series, steps.start) => {
+            ranges.push((series, steps));
+            false
+        }
+        Some((last, range)) if *last == series && steps.start <= range.end => {
+            range.end = range.end.max(steps.end);
+            true
+        }
+        _ => {
+            ranges.push((series, steps));
+            true
+        }
+    }
+}
+
 impl<'a> Steps<'a> {
     /// All steps of some series.
     pub fn of_series(set: &'a SeriesSet, series: impl IntoIterator<Item = usize>) -> Self {
@@ -61,17 +79,17 @@ impl<'a> Steps<'a> {
         set: &'a SeriesSet,
         windows: impl IntoIterator<Item = &'w Window>,
     ) -> Self {
-        let windows = windows.into_iter().map(|window| (window.series as usize, window.steps()));
-        let mut all: Vec<(usize, Range<usize>)> = windows.collect();
-        all.sort_unstable_by_key(|(series, steps)| (*series, steps.start, steps.end));
         let mut ranges: Vec<(usize, Range<usize>)> = Vec::new();
-        for (series, steps) in all {
-            match ranges.last_mut() {
-                Some((last, range)) if *last == series && steps.start <= range.end => {
-                    range.end = range.end.max(steps.end);
-                }
-                _ => ranges.push((series, steps)),
-            }
+        let mut is_sorted = true;
+        // Most windows overlap the one before, so that few runs have to be held.
+        for window in windows {
+            let (series, steps) = (window.series as usize, window.steps());
+            is_sorted &= join(&mut ranges, series, steps);
+        }
+        if !is_sorted {
+            let mut all = std::mem::take(&mut ranges);
+            all.sort_unstable_by_key(|(series, steps)| (*series, steps.start, steps.end));
+            all.into_iter().for_each(|(series, steps)| _ = join(&mut ranges, series, steps));
         }
         Self { set, channels: (0..set.channels().len()).collect(), ranges }
     }
@@ -339,6 +357,35 @@ mod tests {
             &Steps::of_series(trained, all(trained)),
             &Steps::of_series(tested, all(tested)),
         )
+    }
+
+    #[test]
+    fn runs_are_what_windows_cover_in_any_order() {
+        let set = set(["a", "b"].map(|name| series(name, 0, &walk(name, 90))).to_vec());
+        let mut draws = Stream::new(5, "windows").draws();
+        for count in [0, 1, 2, 5, 20, 60] {
+            let window = |_| Window {
+                series: draws.below(2) as u32,
+                start: draws.below(80) as u32,
+                length: 1 + draws.below(9) as u32,
+                label: None,
+            };
+            let mut windows: Vec<Window> = (0..count).map(window).collect();
+            let in_any_order = Steps::of_windows(&set, &windows).runs().to_vec();
+            let all = windows.iter().flat_map(|own| own.steps().map(|step| (own.series, step)));
+            let covered: std::collections::BTreeSet<_> = all.collect();
+            let of_runs: Vec<_> = in_any_order
+                .iter()
+                .flat_map(|(series, steps)| steps.clone().map(|step| (*series as u32, step)))
+                .collect();
+            assert_eq!(of_runs, covered.into_iter().collect::<Vec<_>>());
+            let touch = |pair: &[(usize, Range<usize>)]| {
+                pair[0].0 == pair[1].0 && pair[0].1.end >= pair[1].1.start
+            };
+            assert!(!in_any_order.windows(2).any(touch), "{in_any_order:?}");
+            windows.sort_unstable_by_key(|window| (window.series, window.start, window.length));
+            assert_eq!(Steps::of_windows(&set, &windows).runs(), in_any_order);
+        }
     }
 
     #[test]

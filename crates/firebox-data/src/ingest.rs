@@ -225,7 +225,8 @@ fn read_and_store(
     // What is counted in files is not stored by files.
     let by_file = !is_by_bytes(inputs[0].format);
     progress.begin(u64::from(!by_file));
-    let (set, mut checks) = long_way(config, inputs, FEWEST, stop, (progress, listener))?;
+    let how = How { fewest: FEWEST, left_out: &[], stop };
+    let (set, mut checks) = long_way(config, inputs, how, (progress, listener))?;
     checks.missing_nowhere = missing::unmatched(inputs, config, stop)?;
     if !by_file {
         progress.next();
@@ -254,7 +255,21 @@ pub fn read(
     config: &DataConfig,
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
-    let (set, checks) = read_checked(config, &inputs(config)?, listener)?;
+    read_without(config, &[], listener)
+}
+
+/// The same without the channels of these names, whatever they hold, of files that do not name theirs: of tables, only the
+/// columns that are asked for are read.
+///
+/// # Errors
+///
+/// As [`ingest`].
+pub fn read_without(
+    config: &DataConfig,
+    left_out: &[String],
+    listener: &dyn Listener,
+) -> Result<(SeriesSet, Checks), DataError> {
+    let (set, checks) = read_checked(config, &inputs(config)?, left_out, listener)?;
     warn_of(listener, config, &checks);
     Ok((set, checks))
 }
@@ -262,6 +277,7 @@ pub fn read(
 fn read_checked(
     config: &DataConfig,
     inputs: &[Input],
+    left_out: &[String],
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
     let progress = &progress(inputs, listener);
@@ -271,7 +287,8 @@ fn read_checked(
             progress.begin(0);
             // Without times no interval has to be found, and one step is a series, as it is beside longer ones.
             let fewest = if is_table(inputs[0].format) { FEWEST } else { 1 };
-            long_way(config, inputs, fewest, &AtomicBool::new(false), (progress, listener))?
+            let how = How { fewest, left_out, stop: &AtomicBool::new(false) };
+            long_way(config, inputs, how, (progress, listener))?
         }
     };
     progress.end();
@@ -300,11 +317,19 @@ fn short_way(
 
 /// All rows in memory at once, whatever is wrong with them: files that are no tables, and tables that the short way
 /// leaves.
+/// How the long way is gone.
+struct How<'a> {
+    /// Steps that the longest series has at least.
+    fewest: usize,
+    /// Names of channels that are taken out before anything is looked at.
+    left_out: &'a [String],
+    stop: &'a AtomicBool,
+}
+
 fn long_way(
     config: &DataConfig,
     inputs: &[Input],
-    fewest: usize,
-    stop: &AtomicBool,
+    How { fewest, left_out, stop }: How<'_>,
     (progress, listener): (&Progress<'_>, &dyn Listener),
 ) -> Result<(SeriesSet, Checks), DataError> {
     refuse_settings(config, inputs[0].format)?;
@@ -315,7 +340,8 @@ fn long_way(
         read_one(config, input, &zone)
     };
     let all_of = |batch: &[Input]| batch.par_iter().map(read).collect::<Vec<_>>();
-    let raw = together(batches(inputs, AT_ONCE).flat_map(all_of), inputs, progress)?;
+    let mut raw = together(batches(inputs, AT_ONCE).flat_map(all_of), inputs, progress)?;
+    raw.take_out(left_out);
     warn_without_times(listener, table && raw.time.is_none());
     DataError::heed(stop)?;
     let (set, checks) = cleaned_of(raw, fewest, config)?;

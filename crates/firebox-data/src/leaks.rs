@@ -4,8 +4,6 @@
 //! made of them afterwards is put to the test. Nothing here is stored. What is made of series
 //! (windows, labels, scales) is compared in `firebox-pipeline`.
 
-use std::fmt;
-
 use firebox_core::{Channel, Listener, Series, SeriesSet, Stream};
 
 use crate::clean::in_order;
@@ -125,73 +123,89 @@ fn disturb(channels: &[Channel], columns: &mut [Vec<f64>], rows: &[usize]) {
 
 /// A place where two results differ.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
-    /// The series.
-    pub series: String,
-    /// The channel; none where a step is there in one of the two results only.
-    pub channel: Option<String>,
-    /// Time of the step, microseconds since 1970-01-01 UTC; in data without times, its number.
-    pub time: i64,
-    /// What it was, and is after the change; not a number where one of the two results lacks it.
-    pub values: [f64; 2],
+pub enum Difference {
+    /// A feature has another value.
+    Value {
+        /// The series.
+        series: String,
+        /// The feature.
+        channel: String,
+        /// Time of the step, microseconds since 1970-01-01 UTC; in data without times, its number.
+        time: i64,
+        /// What it was, and is after the change.
+        values: [f64; 2],
+    },
+    /// A step is there in one of the two results only.
+    Step {
+        /// The series.
+        series: String,
+        /// Its time, as above.
+        time: i64,
+    },
+    /// A feature is there in one of the two results only; none if their order alone differs.
+    Feature(Option<String>),
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { series, channel, time, values: [before, after] } = self;
-        // Numbers of rows are small; moments are not.
-        let at = if *time < 1_000_000_000 { format!("step {time}") } else { time::format(*time) };
-        // A single series may have no name.
-        if !series.is_empty() {
-            write!(f, "series `{series}`, ")?;
-        }
-        match channel {
-            Some(channel) if before.is_nan() && after.is_nan() => {
-                write!(f, "feature `{channel}` is in one of the two results only")
+impl Difference {
+    /// In words. `clock` says whether times are moments, and not numbers of rows.
+    pub fn told(&self, clock: bool) -> String {
+        let at = |series: &str, time: i64| {
+            let at = if clock { time::format(time) } else { format!("step {time}") };
+            // A single series may have no name.
+            if series.is_empty() { at } else { format!("series `{series}`, {at}") }
+        };
+        match self {
+            Self::Value { series, channel, time, values: [before, after] } => {
+                let at = at(series, *time);
+                format!("{at}, feature `{channel}`: {before:e} became {after:e}")
             }
-            Some(channel) => write!(f, "{at}, feature `{channel}`: {before:e} became {after:e}"),
-            None => write!(f, "{at}: the step is in one of the two results only"),
+            Self::Step { series, time } => {
+                format!("{}: the step is in one of the two results only", at(series, *time))
+            }
+            Self::Feature(Some(channel)) => {
+                format!("feature `{channel}` is in one of the two results only")
+            }
+            Self::Feature(None) => "the features are in another order".to_owned(),
         }
     }
 }
 
 /// The first step up to `until` that differs, bit by bit, between two results.
-pub fn first_difference(before: &SeriesSet, after: &SeriesSet, until: i64) -> Option<Place> {
-    let names = |set: &SeriesSet| set.channels().to_vec();
-    if names(before) != names(after) {
-        let only = |one: &SeriesSet, other: &SeriesSet| {
-            one.channels().iter().find(|own| !other.channels().contains(own)).cloned()
+pub fn first_difference(before: &SeriesSet, after: &SeriesSet, until: i64) -> Option<Difference> {
+    let (ours, theirs) = (before.channels(), after.channels());
+    if ours != theirs {
+        let only = |one: &[Channel], other: &[Channel]| {
+            one.iter().find(|own| !other.contains(own)).map(|own| own.name.clone())
         };
-        let channel = only(before, after).or_else(|| only(after, before));
-        return Some(Place {
-            series: String::new(),
-            channel: channel.map(|channel| channel.name),
-            time: until,
-            values: [f64::NAN; 2],
-        });
+        return Some(Difference::Feature(only(ours, theirs).or_else(|| only(theirs, ours))));
     }
     let missing = Series::default();
     before.series().iter().find_map(|series| {
         let other = after.series().iter().find(|other| other.name == series.name);
-        difference(series, other.unwrap_or(&missing), before.channels(), until)
+        difference(series, other.unwrap_or(&missing), ours, until)
     })
 }
 
-fn difference(before: &Series, after: &Series, channels: &[Channel], until: i64) -> Option<Place> {
+fn difference(
+    before: &Series,
+    after: &Series,
+    channels: &[Channel],
+    until: i64,
+) -> Option<Difference> {
     let width = channels.len();
-    let place =
-        |channel, time, values| Some(Place { series: before.name.clone(), channel, time, values });
+    let series = || before.name.clone();
     let count = |series: &Series| series.time.partition_point(|time| *time <= until);
     for step in 0..count(before).max(count(after)) {
         let times = [before, after].map(|series| series.time.get(step).copied());
         if times[0] != times[1] {
             let time = times.into_iter().flatten().min().unwrap_or(until);
-            return place(None, time, [f64::NAN; 2]);
+            return Some(Difference::Step { series: series(), time });
         }
         for (channel, at) in channels.iter().zip(step * width..) {
             let values = [before.values.at(at), after.values.at(at)];
             if values[0].to_bits() != values[1].to_bits() {
-                return place(Some(channel.name.clone()), before.time[step], values);
+                let (channel, time) = (channel.name.clone(), before.time[step]);
+                return Some(Difference::Value { series: series(), channel, time, values });
             }
         }
     }
@@ -262,7 +276,12 @@ mod tests {
         assert_eq!(labels, &all[..30]);
         // A moment later, one step is there that was not.
         let found = first_difference(&whole, &rest, moment + MINUTE).unwrap();
-        assert_eq!((found.channel, found.time), (None, 30 * MINUTE));
+        let step = Difference::Step { series: "a".to_owned(), time: 30 * MINUTE };
+        assert_eq!(found, step);
+        assert_eq!(
+            found.told(true),
+            "series `a`, 1970-01-01T00:30:00Z: the step is in one of the two results only"
+        );
     }
 
     #[test]
@@ -274,7 +293,8 @@ mod tests {
             assert_eq!(first_difference(&whole, &other, moment), None);
             // What was changed is there.
             let found = first_difference(&whole, &other, i64::MAX).unwrap();
-            assert_eq!(found.channel.as_deref(), Some("close"));
+            let Difference::Value { channel, .. } = found else { panic!("{found:?}") };
+            assert_eq!(channel, "close");
         }
     }
 

@@ -94,14 +94,15 @@ pub use config::{
     GapPolicy, Paths, Policy, TimeUnit,
 };
 pub use content::{content_hash, content_hash_until};
+pub use converted::MANIFEST as SAMPLES_MANIFEST;
 pub use demand::DemandConfig;
 pub use error::DataError;
 pub use ingest::{
     Ingested, files, fingerprint, fingerprint_heard, fingerprint_until, ingest, ingest_until, read,
-    stored, stored_at, stored_checks,
+    read_without, stored, stored_at, stored_checks,
 };
 pub use interval::{Interval, ParseIntervalError};
-pub use leaks::{Change, Original, Place, first_difference};
+pub use leaks::{Change, Difference, Original, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};
 pub use table::{TableColumn, TableWriter};
 pub use texts::{TextColumns, check_encoding, read_plain_texts, read_texts};

@@ -376,6 +376,19 @@ impl Raw {
         self.series.first().map(|series| series.place(0).0.to_path_buf()).unwrap_or_default()
     }
 
+    /// Takes out the channels of these names; none where no other one would be left.
+    pub(crate) fn take_out(&mut self, names: &[String]) {
+        let is_out = |channel: &Channel| names.contains(&channel.name);
+        if self.channels.iter().all(is_out) {
+            return;
+        }
+        let out = (0..self.channels.len()).filter(|place| is_out(&self.channels[*place]));
+        for place in out.collect::<Vec<_>>().into_iter().rev() {
+            self.series.iter_mut().for_each(|series| drop(series.columns.remove(place)));
+            self.channels.remove(place);
+        }
+    }
+
     /// Gives test series whose name a training series has another one.
     pub(crate) fn separate_names(&mut self) {
         let train: std::collections::HashSet<_> = self

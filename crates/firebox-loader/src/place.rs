@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::resident::CHUNK_BYTES;
-use crate::{LoadError, SharedSteps, Source};
+use crate::{AugmentedWindows, LoadError, SharedSteps, Source};
 
 /// Where the samples lie from which batches are made. Batches are the same, bit for bit; only
 /// versions that a device draws by itself are those of the host but for rounding.
@@ -114,22 +114,27 @@ pub fn place(
     source: &dyn Source,
     room: Room,
 ) -> Result<(Place, String), LoadError> {
+    let streamed = || Ok((Place::Stream, "asked for".to_owned()));
+    if wanted == Resident::Stream {
+        return streamed();
+    }
     let drawn = source.varies();
     // What a device that draws versions itself holds.
     let fresh = source.fresh().filter(|_| drawn);
-    let originals = fresh.map(|fresh| bytes_of(fresh.originals()) + fresh.bytes_beside());
-    let bytes = originals.unwrap_or_else(|| bytes_of(source));
-    let (of, how) = match originals {
-        Some(_) => (" of originals", DRAWN_THERE),
-        None if worth_sharing(source).is_some() => (" of steps that samples share", ""),
-        None => ("", ""),
+    let (bytes, shares) = kept(fresh.map_or(source, |fresh| fresh.originals() as &dyn Source));
+    let bytes = bytes + fresh.map_or(0, AugmentedWindows::bytes_beside);
+    let (of, how) = match (fresh.is_some(), shares) {
+        (true, false) => (" of originals", DRAWN_THERE),
+        (true, true) => (" of steps that originals share", DRAWN_THERE),
+        (false, true) => (" of steps that samples share", ""),
+        (false, false) => ("", ""),
     };
     let size = megabytes(bytes) + of;
     let fits =
         |free: Option<u64>, share: f64| free.is_none_or(|f| bytes as f64 <= share * f as f64);
     let refuse = |place: &'static str, why: String| Err(LoadError::NotResident { place, why });
     match wanted {
-        Resident::Device if drawn && originals.is_none() => {
+        Resident::Device if drawn && fresh.is_none() => {
             return refuse("device", DRAWN_ANEW.to_owned());
         }
         Resident::Memory if drawn => return refuse("memory", DRAWN_ANEW.to_owned()),
@@ -139,7 +144,7 @@ pub fn place(
     // Parts that are uploaded one after the other lie beside the whole for a moment.
     let share = if bytes > CHUNK_BYTES as u64 { 0.5 } else { 1.0 };
     match wanted {
-        Resident::Stream => Ok((Place::Stream, "asked for".to_owned())),
+        Resident::Stream => streamed(),
         Resident::Device if fits(there, share) => {
             Ok((Place::Device, format!("asked for ({size}){how}")))
         }
@@ -148,7 +153,7 @@ pub fn place(
             Ok((Place::Memory, format!("asked for ({size})")))
         }
         Resident::Memory => refuse("memory", too_large(&size, room.host)),
-        Resident::Auto if drawn && (room.shared || originals.is_none()) => {
+        Resident::Auto if drawn && (room.shared || fresh.is_none()) => {
             Ok((Place::Stream, "auto: samples are drawn anew in each epoch".to_owned()))
         }
         Resident::Auto if room.shared && source.decoded() => {
@@ -197,9 +202,16 @@ fn megabytes(bytes: u64) -> String {
 
 /// Bytes of all samples where they stay resident, as f32: padded to the longest, or the steps that they share, each once.
 pub fn bytes_of(source: &dyn Source) -> u64 {
+    kept(source).0
+}
+
+/// The same, and whether they are steps that samples share.
+fn kept(source: &dyn Source) -> (u64, bool) {
     let [_, channel] = source.shape();
-    let of_steps = |shared: SharedSteps<'_>| (shared.count() * channel * size_of::<f32>()) as u64;
-    worth_sharing(source).map_or_else(|| bytes_one_by_one(source), of_steps)
+    match worth_sharing(source) {
+        Some(shared) => ((shared.count() * channel * size_of::<f32>()) as u64, true),
+        None => (bytes_one_by_one(source), false),
+    }
 }
 
 /// Bytes of all samples as f32, each for itself, padded to the longest.
@@ -213,6 +225,5 @@ fn bytes_one_by_one(source: &dyn Source) -> u64 {
 pub(crate) fn worth_sharing(source: &dyn Source) -> Option<SharedSteps<'_>> {
     let [time, _] = source.shape();
     let shared = source.shared_steps()?;
-    let is_worth_it = 2 * shared.count() <= source.len().saturating_mul(time);
-    (is_worth_it && shared.are_as_long_as(time)).then_some(shared)
+    (2 * shared.count() <= source.len().saturating_mul(time)).then_some(shared)
 }

@@ -77,7 +77,7 @@ impl Source for Relabelled {
     }
 
     fn shared_steps(&self) -> Option<SharedSteps<'_>> {
-        Some(self.source.shared_steps()?.relabelled(&self.labels))
+        self.source.shared_steps().map(|steps| steps.relabelled(&self.labels))
     }
 
     fn relabels(&self) -> Option<&[u32]> {

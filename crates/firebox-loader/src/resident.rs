@@ -293,7 +293,7 @@ fn read_steps(
         shared.read(steps.clone(), &mut values)?;
         take(&mut values, steps.len(), channel);
     }
-    let (starts, samples) = shared.into_samples();
+    let (starts, samples) = shared.samples();
     let classes = source.classes().to_vec();
     Ok(Some(About { samples, classes, shape: [time, channel], starts: Some(starts) }))
 }

@@ -4,79 +4,83 @@
 use std::fmt;
 use std::iter;
 use std::ops::{Deref, Range};
+use std::rc::Rc;
 
 use firebox_core::{Steps, Window, Windows};
 
 use crate::{LoadError, NormalisedWindows, Sample};
 
-/// The steps that samples are runs of, each once, in an order in which every sample is one run of them.
+/// The steps that samples are runs of, each once, in an order in which every sample is one run of them. All samples are as
+/// long as the longest.
 pub struct SharedSteps<'a> {
     count: usize,
-    starts: Vec<u32>,
-    samples: Vec<Sample>,
+    samples: Box<Samples<'a>>,
     read: Box<Read<'a>>,
 }
 
-impl fmt::Debug for SharedSteps<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (steps, samples) = (self.count, self.starts.len());
-        f.debug_struct("SharedSteps").field("steps", &steps).field("samples", &samples).finish()
-    }
-}
+/// The first step of each sample, and what a sample is beside its values.
+type Samples<'a> = dyn Fn() -> (Vec<u32>, Vec<Sample>) + 'a;
 
 /// Writes the values of some steps.
 type Read<'a> = dyn Fn(Range<usize>, &mut [f32]) -> Result<(), LoadError> + 'a;
 
+impl fmt::Debug for SharedSteps<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedSteps").field("steps", &self.count).finish_non_exhaustive()
+    }
+}
+
 impl<'a> SharedSteps<'a> {
-    /// So many steps, the first one of each sample, and what writes some of them: `[step, channel]`, row-major.
+    /// So many steps; what finds the first one of each sample, and each sample; and what writes some steps: `[step, channel]`,
+    /// row-major.
     ///
     /// # Panics
     ///
-    /// When there is not one first step for each sample, a sample ends behind the last step, or there are more than
-    /// 2³¹ − 1 steps, which devices number.
+    /// When there are more than 2³¹ − 1 steps, which devices number.
     pub fn new(
         count: usize,
-        starts: Vec<u32>,
-        samples: Vec<Sample>,
+        samples: impl Fn() -> (Vec<u32>, Vec<Sample>) + 'a,
         read: impl Fn(Range<usize>, &mut [f32]) -> Result<(), LoadError> + 'a,
     ) -> Self {
         assert!(i32::try_from(count).is_ok(), "{count} steps; at most 2^31 - 1");
-        assert_eq!(starts.len(), samples.len(), "one first step for each sample");
-        let end = |(start, sample): (&u32, &Sample)| *start as usize + sample.length as usize;
-        let end = starts.iter().zip(&samples).map(end).max().unwrap_or(0);
-        assert!(end <= count, "a sample ends at step {end} of {count}");
-        Self { count, starts, samples, read: Box::new(read) }
+        Self { count, samples: Box::new(samples), read: Box::new(read) }
     }
 
-    /// The steps of windows whose values do not depend on the window that they are in. None if they do.
+    /// The steps of windows whose values do not depend on the window that they are in. None if they do, or if windows are of
+    /// several lengths.
     pub(crate) fn of<W: Deref<Target = Windows>>(source: &'a NormalisedWindows<W>) -> Option<Self> {
-        if source.normaliser().depends_on_window() {
+        let longest = source.windows().longest();
+        let alike = || source.used().all(|window| window.length as usize == longest);
+        if source.normaliser().depends_on_window() || !alike() {
             return None;
         }
         let set = source.windows().set();
-        let chosen = source.used();
-        let runs = Run::all(&Steps::of_windows(set, &chosen));
+        let runs: Rc<[Run]> = Run::all(&Steps::of_windows(set, source.used())).into();
         let count = runs.last().map_or(0, |run| run.first + run.steps.len());
         // More steps than devices number are read window by window.
         i32::try_from(count).ok()?;
-        let start = |window: &Window| {
-            let own = (window.series as usize, window.start as usize);
-            let run = &runs[runs.partition_point(|run| (run.series, run.steps.start) <= own) - 1];
+        let own = Rc::clone(&runs);
+        let start = move |window: &Window| {
+            let begin = (window.series as usize, window.start as usize);
+            let run = &own[own.partition_point(|run| (run.series, run.steps.start) <= begin) - 1];
             (run.first + window.start as usize - run.steps.start) as u32
         };
-        let starts = chosen.iter().map(start).collect();
         let sample = |window: &Window| Sample { length: window.length, label: window.label };
-        let samples = chosen.iter().map(sample).collect();
+        let samples = move || source.used().map(|window| (start(window), sample(window))).unzip();
         let read = move |steps: Range<usize>, out: &mut [f32]| read(source, &runs, &steps, out);
-        Some(Self::new(count, starts, samples, read))
+        Some(Self::new(count, samples, read))
     }
 
     /// The same steps, whose samples have other labels.
-    pub(crate) fn relabelled(mut self, labels: &[u32]) -> Self {
-        for (sample, label) in self.samples.iter_mut().zip(labels) {
-            sample.label = Some(*label);
-        }
-        self
+    pub(crate) fn relabelled(self, labels: &'a [u32]) -> Self {
+        let samples = move || {
+            let (starts, mut samples) = (self.samples)();
+            for (sample, label) in samples.iter_mut().zip(labels) {
+                sample.label = Some(*label);
+            }
+            (starts, samples)
+        };
+        Self { samples: Box::new(samples), ..self }
     }
 
     /// Number of steps.
@@ -84,14 +88,18 @@ impl<'a> SharedSteps<'a> {
         self.count
     }
 
-    /// Whether all samples have so many steps.
-    pub(crate) fn are_as_long_as(&self, steps: usize) -> bool {
-        self.samples.iter().all(|sample| sample.length as usize == steps)
-    }
-
     /// The first step of each sample, and what a sample is beside its values.
-    pub(crate) fn into_samples(self) -> (Vec<u32>, Vec<Sample>) {
-        (self.starts, self.samples)
+    ///
+    /// # Panics
+    ///
+    /// When there is not one first step for each sample, or a sample ends behind the last step.
+    pub(crate) fn samples(&self) -> (Vec<u32>, Vec<Sample>) {
+        let (starts, samples) = (self.samples)();
+        assert_eq!(starts.len(), samples.len(), "one first step for each sample");
+        let end = |(start, sample): (&u32, &Sample)| *start as usize + sample.length as usize;
+        let end = starts.iter().zip(&samples).map(end).max().unwrap_or(0);
+        assert!(end <= self.count, "a sample ends at step {end} of {}", self.count);
+        (starts, samples)
     }
 
     /// Writes the values of some steps.
@@ -144,7 +152,7 @@ fn read<W: Deref<Target = Windows>>(
         source.normaliser().apply(set, &window, out);
         set.check_series(iter::once(run.series)).map_err(|lost| {
             let is_of_it = |window: &Window| window.series as usize == run.series;
-            let index = source.used().iter().position(is_of_it).unwrap_or(0);
+            let index = source.used().position(is_of_it).unwrap_or(0);
             LoadError::Sample { index, source: lost.into() }
         })?;
     }

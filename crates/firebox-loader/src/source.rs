@@ -95,7 +95,8 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// The steps that samples share, if each is a run of them: a set that stays in memory is these steps, then.
+    /// The steps that samples share, if each is a run of them and all are of one length: a set that stays in memory is these
+    /// steps, then, where they are fewer than the samples have.
     fn shared_steps(&self) -> Option<SharedSteps<'_>> {
         None
     }
@@ -213,10 +214,9 @@ impl<W: Deref<Target = Windows>> NormalisedWindows<W> {
     }
 
     /// The windows that are used, in the order of the samples.
-    pub(crate) fn used(&self) -> Vec<Window> {
-        let windows = self.windows.windows();
-        let some = |chosen: &Vec<usize>| chosen.iter().map(|place| windows[*place]).collect();
-        self.chosen.as_ref().map_or_else(|| windows.to_vec(), some)
+    pub(crate) fn used(&self) -> impl Iterator<Item = &Window> + '_ {
+        let count = self.chosen.as_ref().map_or(self.windows.len(), Vec::len);
+        (0..count).map(|index| &self.windows.windows()[self.place(index)])
     }
 
     /// All windows, those that are not used among them.

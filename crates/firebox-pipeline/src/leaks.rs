@@ -151,7 +151,7 @@ impl<'a> Checking<'a> {
     /// Everything up to a moment; returns the number of windows.
     fn compare(&self, after: SeriesSet, moment: i64) -> Result<usize, PipelineError> {
         match first_difference(&self.set, &after, moment) {
-            Some(place) => Err(leak("feature", moment, self.clock, &place.to_string())),
+            Some(found) => Err(leak("feature", moment, self.clock, &found.told(self.clock))),
             None => self.compare_windows(&Arc::new(after), moment),
         }
     }

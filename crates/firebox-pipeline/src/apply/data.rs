@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use firebox_core::{Channel, Listener, SeriesSet, Silent};
 use firebox_data::{
-    ChannelColumn, CheckPolicies, Checks, Columns, ConstantPolicy, Csv, DataConfig, DataError,
-    Format, Interval, Paths,
+    ChannelColumn, Checks, Columns, ConstantPolicy, Csv, DataConfig, DataError, Format, Interval,
+    Paths,
 };
 use firebox_export::ModelCard;
 
@@ -22,10 +22,12 @@ pub(super) struct NewData {
     declared: Option<Interval>,
     /// Whether the user says which columns are channels.
     names_channels: bool,
+    /// What the files are.
+    format: Format,
     /// Names of channels, for files that do not have any: those that the files of the training have, and those of the model
     /// alone. The first that a file can have are its.
     names: Vec<Vec<ChannelColumn>>,
-    /// Channels that a file may have beside those of the model.
+    /// Channels that such a file may have beside those of the model: the training left them out.
     beside: Vec<String>,
 }
 
@@ -66,27 +68,22 @@ impl NewData {
         // Labels are not needed. What holds those of an array was told from arrays by its name.
         config.columns.label = None;
         let format = match config.format {
-            Format::Auto => files.first().and_then(|file| Format::of(file)).unwrap_or_default(),
+            Format::Auto => files.first().map(|file| format_of(file)).unwrap_or_default(),
             declared => declared,
         };
-        let declared_names = config.columns.channels.clone();
         let own = names_of(&card.channels);
-        let beside = declared_names.iter().map(|channel| channel.name.clone());
-        let beside = beside.chain(card.left_out.iter().cloned()).collect();
-        let mut names = vec![own.clone()];
-        match names_channels {
-            true => names = vec![declared_names],
-            // Without names, an array's channels are numbered, as they were in the training.
-            false
-                if declared_names != own
-                    && (!declared_names.is_empty() || !card.left_out.is_empty()) =>
-            {
-                names.insert(0, declared_names);
-            }
-            false => {}
-        }
+        let trained = own_settings(card, &[])?.columns.channels;
+        let is_beside = |name: &String| !card.channels.iter().any(|channel| channel.name == *name);
+        let beside = trained.iter().map(|channel| channel.name.clone()).filter(is_beside);
+        let beside: Vec<String> = beside.chain(card.left_out.iter().cloned()).collect();
+        let names = match names_channels {
+            true => vec![config.columns.channels.clone()],
+            // The names of the training, or none: an array's channels are numbered then, as they were.
+            false if !beside.is_empty() => vec![trained, own],
+            false => vec![own],
+        };
         fit_to(&mut config, format, &card.channels, names_channels);
-        Ok(Self { config, files, declared, names_channels, names, beside })
+        Ok(Self { config, files, declared, names_channels, format, names, beside })
     }
 
     /// Reads the files one after the other and hands each over. Where a column names the series, they
@@ -135,16 +132,21 @@ impl NewData {
         if checks.span.is_none() {
             do_without_times(&file, self.declared, card)?;
         }
-        // The usual step of an uneven clock is another one in each file. Whether the steps are those of the model after all
-        // is what reading by the model's says.
+        // The usual step of an uneven clock is another one in each file.
         if let Some(interval) = near(&checks, card.interval) {
             let by_the_model = DataConfig { interval: Some(interval), ..config };
-            if let Ok(read) = self.read_as(&by_the_model, card, &Silent) {
-                (set, checks) = read;
+            match self.read_as(&by_the_model, card, &Silent) {
+                Ok(read) if is_on_the_whole(&read.0, interval) => (set, checks) = read,
+                _ => {}
             }
         }
         same_interval(&file, checks.interval, card.interval)?;
-        Ok((self.chosen(&file, set, card)?, checks))
+        if set.channels() != card.channels {
+            let names: Vec<_> = set.channels().iter().map(|one| one.name.as_str()).collect();
+            let found = format!("{} ({})", names.len(), names.join(", "));
+            return Err(other_channels(&file, &found, &card.channels));
+        }
+        Ok((set, checks))
     }
 
     /// Reads a file; where it does not name its channels, by the first names that fit.
@@ -154,12 +156,11 @@ impl NewData {
         card: &ModelCard,
         listener: &dyn Listener,
     ) -> Result<(SeriesSet, Checks), PipelineError> {
-        let file = config.path.0.first().cloned().unwrap_or_default();
-        if !names_none(Format::of(&file).unwrap_or(config.format)) {
+        if !names_none(self.format) {
             return self.read_once(config, listener);
         }
         let fits = |read: &Result<(SeriesSet, Checks), PipelineError>| match read {
-            Ok((set, _)) => self.places(set.channels(), card).is_some(),
+            Ok((set, _)) => set.channels() == card.channels,
             Err(error) => !matches!(error, PipelineError::Data(DataError::ChannelNames { .. })),
         };
         let mut last = None;
@@ -173,10 +174,10 @@ impl NewData {
             }
         }
         match last.unwrap_or_else(|| self.read_once(config, listener)) {
-            Err(PipelineError::Data(DataError::ChannelNames { channels, .. }))
+            Err(PipelineError::Data(DataError::ChannelNames { path, channels, .. }))
                 if !self.names_channels =>
             {
-                Err(other_channels(&file, &channels.to_string(), &card.channels))
+                Err(other_channels(&path, &channels.to_string(), &card.channels))
             }
             read => read,
         }
@@ -187,56 +188,49 @@ impl NewData {
         config: &DataConfig,
         listener: &dyn Listener,
     ) -> Result<(SeriesSet, Checks), PipelineError> {
-        let read = firebox_data::read(config, listener);
-        // A channel that had no value in the training may have none now.
-        let read = match read {
-            Err(DataError::NoValue { channel, .. }) if self.beside.contains(&channel) => {
-                let checks = CheckPolicies { constant: ConstantPolicy::Drop, ..config.checks };
-                firebox_data::read(&DataConfig { checks, ..config.clone() }, listener)
-            }
-            read => read,
-        };
+        let read = firebox_data::read_without(config, &self.beside, listener);
         let read = read.map_err(|error| match self.names_channels {
             true => error,
             false => read_by_the_model(error),
         });
         Ok(read?)
     }
-
-    /// Where the channels of the model are among these, in its order. Beside them there may be those that the training left
-    /// out; otherwise there are none.
-    fn places(&self, found: &[Channel], card: &ModelCard) -> Option<Vec<usize>> {
-        let expected = &card.channels;
-        let is_known =
-            |channel: &Channel| expected.contains(channel) || self.beside.contains(&channel.name);
-        let place = |own: &Channel| found.iter().position(|channel| channel == own);
-        let places = expected.iter().map(place).collect::<Option<Vec<usize>>>();
-        places.filter(|_| found.iter().all(is_known))
-    }
-
-    /// The channels of the model.
-    fn chosen(
-        &self,
-        file: &Path,
-        set: SeriesSet,
-        card: &ModelCard,
-    ) -> Result<SeriesSet, PipelineError> {
-        let found = set.channels();
-        let Some(places) = self.places(found, card) else {
-            let names: Vec<_> = found.iter().map(|channel| channel.name.as_str()).collect();
-            let found = format!("{} ({})", found.len(), names.join(", "));
-            return Err(other_channels(file, &found, &card.channels));
-        };
-        let chosen = set.select(&places);
-        chosen.map_err(|error| PipelineError::Setting(format!("{}: {error}", file.display())))
-    }
 }
 
 /// The step of the model, where that of a file is another one which may be of the same clock.
 fn near(checks: &Checks, expected: Option<i64>) -> Option<Interval> {
-    let found = checks.interval.filter(|_| checks.span.is_some())?.microseconds();
-    let off = (found - expected?).abs();
-    Interval::from_microseconds(expected?).filter(|_| off > 0 && off <= expected.unwrap_or(0) / 2)
+    let (found, expected) = (checks.interval?.microseconds(), expected?);
+    let off = (found - expected).abs();
+    let is_near = checks.span.is_some() && off > 0 && off <= expected / 2;
+    Interval::from_microseconds(expected).filter(|_| is_near)
+}
+
+/// Whether the steps of all series together are as long as this one, but for what a clock that is early or late may be: half
+/// a percent, and at the ends of each run of steps as much as single steps are off.
+fn is_on_the_whole(set: &SeriesSet, interval: Interval) -> bool {
+    /// Of a clock that is fast or slow. A choice; quartz is a thousand times better.
+    const DRIFT: f64 = 0.005;
+    let expected = interval.microseconds() as f64;
+    let steps = || {
+        let series = set.series().iter();
+        let runs = series
+            .flat_map(|series| series.segments.iter().map(move |run| &series.time[run.clone()]));
+        runs.flat_map(|run| run.windows(2).map(|pair| (pair[1] - pair[0]) as f64 - expected))
+    };
+    let (count, over) = steps().fold((0.0, 0.0), |(count, sum), off| (count + 1.0, sum + off));
+    let mean = over / f64::max(count, 1.0);
+    let most = steps().fold(0.0, |most, off| f64::max(most, (off - mean).abs()));
+    let runs: usize = set.series().iter().map(|series| series.segments.len()).sum();
+    over.abs() <= DRIFT * expected * count + most * (runs as f64).sqrt()
+}
+
+/// What a file is by its name.
+fn format_of(file: &Path) -> Format {
+    let is_manifest = file.file_name().is_some_and(|name| name == firebox_data::SAMPLES_MANIFEST);
+    match Format::of(file) {
+        None if is_manifest => Format::Samples,
+        found => found.unwrap_or_default(),
+    }
 }
 
 /// Passes on warnings. Files count for nothing here: windows do.
@@ -300,12 +294,12 @@ fn fit_to(config: &mut DataConfig, format: Format, channels: &[Channel], names_c
     match format {
         Format::Csv => {}
         Format::Auto | Format::Parquet | Format::Arrow => config.csv = Csv::default(),
-        format if names_none(format) => {
+        Format::Npy | Format::Ts | Format::Samples => {
             let channels = std::mem::take(&mut config.columns.channels);
             config.columns = Columns { channels, ..Columns::default() };
             config.csv = Csv::default();
         }
-        _ => {
+        Format::Market | Format::Demand | Format::Clips => {
             config.columns = Columns::default();
             config.csv = Csv::default();
         }

@@ -628,18 +628,26 @@ fn an_uneven_clock_is_that_of_the_model_if_its_steps_are_on_the_whole() {
     }
     request.force = false;
     std::fs::remove_file(&request.output).unwrap();
-    // Every step is longer by a tenth, or on the whole by a twentieth.
-    for (seconds, off) in [(66.0, 0.0), (63.0, 1.0)] {
+    // Another clock, whatever is done about rows that follow too soon.
+    for (seconds, off) in
+        [(66.0, 0.0), (63.0, 1.0), (61.0, 0.0), (59.0, 0.3), (55.0, 0.0), (45.0, 0.0)]
+    {
         uneven(&project.at("a.csv"), 5, seconds, off);
-        let message = refused(&request);
-        assert!(message.contains("the model was trained on steps of 1min"), "{message}");
+        for crowded in ["error", "drop", "keep"] {
+            request.settings = vec![format!("data.checks.crowded={crowded}")];
+            let message = refused(&request);
+            let expected = "the model was trained on steps of 1min";
+            assert!(message.contains(expected), "{seconds} {crowded}: {message}");
+        }
     }
 }
 
-/// An array of so many channels, whose values name their channel.
+/// An array of so many channels, whose values name their channel; what is below zero stands still.
 fn array(path: &Path, channels: &[f32]) {
-    let value =
-        |step: usize, channel: &f32| channel * 10.0 + (step * (*channel as usize + 3) % 11) as f32;
+    let value = |step: usize, channel: &f32| match *channel < 0.0 {
+        true => *channel,
+        false => channel * 10.0 + (step * (*channel as usize + 3) % 11) as f32,
+    };
     let values = (0..30).flat_map(|step| channels.iter().map(move |channel| value(step, channel)));
     let shape =
         format!("{{'descr': '<f4', 'fortran_order': False, 'shape': (30, {}), }}", channels.len());
@@ -686,14 +694,42 @@ fn arrays_may_have_the_channels_that_the_training_left_out() {
         };
         let own = of(&[0.0, 1.0, 3.0, 4.0]);
         assert_eq!(of(&[0.0, 1.0, 2.0, 3.0, 4.0]), own);
-        // It had no value, as it may have had none in the training.
+        // It had no value, as it may have had none in the training, and another one stands still.
         assert_eq!(of(&[0.0, 1.0, f32::NAN, 3.0, 4.0]), own);
+        let still = of(&[-3.0, 1.0, 3.0, 4.0]);
+        assert_eq!(of(&[-3.0, 1.0, f32::NAN, 3.0, 4.0]), still);
+        assert_ne!(still, own);
         assert_ne!(of(&[0.0, 1.0, 4.0, 3.0]), own);
         std::fs::remove_file(&request.output).unwrap();
         array(&project.at("a.npy"), &[0.0, 1.0, 2.0]);
         let message = refused(&request);
         assert!(message.contains("3 instead of 4 ("), "{message}");
     }
+}
+
+#[test]
+fn converted_samples_may_have_them_too_and_a_channel_of_the_model_must_have_values() {
+    let saved = of_arrays(["channel-0", "channel-1", "channel-3", "channel-4"], "channel-2");
+    let project = Project::new(&saved);
+    let of = |folder: &str, channels: &[f32]| {
+        std::fs::create_dir(project.at(folder)).unwrap();
+        array(&project.at(folder).join("a.npy"), channels);
+        let (from, to) = (project.at(folder), project.at(&format!("{folder} samples")));
+        crate::convert(&from, &to, &crate::ConvertConfig::default(), &Silent).unwrap();
+        let name = format!("{folder} samples");
+        let mut request = project.request(&[&name], Wanted::Embedding { wide: true });
+        request.force = true;
+        run(&request).map(|_| {
+            rows_by(&request.output, "embedding_", 20, None).series()[0].values.all().to_vec()
+        })
+    };
+    let own = of("own", &[0.0, 1.0, 3.0, 4.0]).unwrap();
+    assert_eq!(of("more", &[0.0, 1.0, 2.0, 3.0, 4.0]).unwrap(), own);
+    let message = of("other", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap_err().to_string();
+    assert!(message.contains("6 instead of 4 ("), "{message}");
+    let without = of("without", &[0.0, 1.0, f32::NAN, 4.0]);
+    let message = without.unwrap_err().to_string();
+    assert!(message.contains("`channel-3` has no finite value"), "{message}");
 }
 
 #[test]
