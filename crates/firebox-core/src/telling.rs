@@ -146,12 +146,11 @@ mod tests {
 
     const STEPS: usize = 600;
 
+    /// The value of a channel, by the step and its class.
+    type Value<'a> = &'a dyn Fn(usize, u32) -> f64;
+
     /// Two series of these channels, functions of the step and its class, which changes every so many steps.
-    fn found(
-        every: usize,
-        labels: &Labels,
-        channels: &[(&str, &dyn Fn(usize, u32) -> f64)],
-    ) -> Vec<Telling> {
+    fn found(every: usize, labels: &Labels, channels: &[(&str, Value<'_>)]) -> Vec<Telling> {
         let class = |step: usize| (step / every % 2) as u32;
         let series = ["a", "b"].map(|name| {
             let values = (0..STEPS)
@@ -175,7 +174,7 @@ mod tests {
     #[test]
     fn copies_of_labels_and_numbers_of_rows_are_found() {
         let honest = |step: usize, class: u32| noise(step) + f64::from(class);
-        let channels: [(&str, &dyn Fn(usize, u32) -> f64); 6] = [
+        let channels: [(&str, Value<'_>); 6] = [
             ("honest", &honest),
             ("copy", &|_, class| f64::from(class)),
             ("made of it", &|step, class| f64::from(class) * 20.0 + noise(step)),
