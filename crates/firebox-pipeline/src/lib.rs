@@ -94,6 +94,7 @@ mod text;
 mod threads;
 mod ucr;
 mod unread;
+mod values;
 mod zoo;
 
 use std::path::Path;
