@@ -69,6 +69,7 @@ mod kept;
 mod keys;
 mod layers;
 mod leaks;
+mod limits;
 mod measure;
 mod multitimeframe;
 mod online;
