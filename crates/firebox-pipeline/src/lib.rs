@@ -70,6 +70,7 @@ mod keys;
 mod layers;
 mod leaks;
 mod limits;
+mod load_average;
 mod measure;
 mod multitimeframe;
 mod online;
