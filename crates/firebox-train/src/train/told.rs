@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use burn::module::Module;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, new_thread};
 use firebox_loader::TrainLoader;
 
 use super::Session;
 use crate::average::AverageConfig;
-use crate::checkpoint::{begun, folder_name};
+use crate::checkpoint::folder_name;
 use crate::run::Summary;
 
 /// Time without a batch after which that is said.
@@ -50,7 +50,8 @@ pub(super) fn tell_failures<'scope>(
         }
     };
     // Without a thread it is told where it ends the run, and no earlier.
-    let _ = begun("firebox-failures", scope, tell);
+    let thread = new_thread("firebox-failures");
+    let _ = thread.and_then(|thread| thread.spawn_scoped(scope, tell));
     running
 }
 
