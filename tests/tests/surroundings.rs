@@ -262,6 +262,14 @@ fn a_run_goes_on_as_it_was_begun_or_not_at_all() {
     assert_eq!(code(&changed), Some(2));
     assert!(errors(&changed).contains("have changed since it was begun"), "{}", errors(&changed));
     assert!(errors(&changed).contains("`train.epochs` was 2 then, and is 5 now"));
+    // What no result depends on is not blamed for data that were changed.
+    let bars = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
+    std::fs::write(folder.join("bars.csv"), bars.replacen("100", "101", 1)).unwrap();
+    let changed = resume(&["--set", "loader.workers=3"]);
+    assert_eq!(code(&changed), Some(2));
+    assert!(errors(&changed).contains("its data or device have changed"), "{}", errors(&changed));
+    assert!(!errors(&changed).contains("loader.workers"), "{}", errors(&changed));
+    std::fs::write(folder.join("bars.csv"), bars).unwrap();
 
     // A shard of half its size is not done.
     let shards = std::fs::read_dir(folder.join("cache/augmented-v1")).unwrap().flatten();

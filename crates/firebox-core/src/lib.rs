@@ -53,6 +53,7 @@ mod split;
 mod stretch;
 mod telling;
 mod texts;
+mod thread;
 mod unchanging;
 mod values;
 mod window;
@@ -81,6 +82,9 @@ pub use split::{EqualPolicy, Split, SplitError, SplitRule, split, unseen};
 pub use stretch::{LEAST_STRETCH, SharedStretch, Steps, shared_stretches};
 pub use telling::{Telling, telling_channels};
 pub use texts::LabelledTexts;
+pub use thread::new_thread;
+#[doc(hidden)]
+pub use thread::with_threads;
 pub use unchanging::{Unchanging, unchanging_channels, unchanging_targets};
 pub use values::{Narrow, SeriesValues};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};

@@ -11,7 +11,8 @@ use crate::{Channel, SeriesSet, Steps, TrainWindows};
 /// of them far out (Exploratory Data Analysis, 1977); honest data with heavy tails have many such values. A choice.
 const FAR: f64 = 1000.0;
 
-/// The same of a value that is there again and again, as a code is. A choice.
+/// The same of one value that is there again and again, as a code is. Codes of several categories are several values. A
+/// choice.
 const APART: f64 = 10.0;
 
 /// Steps that have it at least. A choice.
@@ -20,7 +21,8 @@ const AGAIN: usize = 3;
 /// Different values out there at most: where there are more, the channel has heavy tails, or is mostly at rest. A choice.
 const DIFFERENT: usize = 16;
 
-/// Share of the squares around the median that such values make at least. A choice.
+/// Share of the squares around the median beyond which they are made by such values: by all that are [`FAR`] out, or by one
+/// that is [`APART`]. A choice.
 const RULED: f64 = 0.5;
 
 /// Fewest steps whose quartiles say anything. A choice.
@@ -46,7 +48,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c55;
 pub struct Outlier {
     /// The channel.
     pub channel: String,
-    /// The value: the farthest, or of those nearer that repeat the most frequent.
+    /// The value: the farthest, or one nearer that repeats and rules by itself.
     pub value: f64,
     /// Steps that have it.
     pub count: usize,
@@ -186,6 +188,13 @@ struct Seen {
     first: (usize, usize),
 }
 
+impl Seen {
+    /// The squares of all steps that have it around a centre.
+    fn squares(&self, center: f64) -> f64 {
+        self.count as f64 * (self.value - center).powi(2)
+    }
+}
+
 /// The different values beyond a fence, in the order in which they come; none of more than [`DIFFERENT`].
 #[derive(Clone, Default)]
 struct Beyond {
@@ -217,7 +226,7 @@ impl Beyond {
 
     /// The squares of all of them around a centre.
     fn squares(&self, center: f64) -> f64 {
-        self.seen.iter().map(|seen| seen.count as f64 * (seen.value - center).powi(2)).sum()
+        self.seen.iter().map(|seen| seen.squares(center)).sum()
     }
 
     fn steps(&self) -> usize {
@@ -244,15 +253,15 @@ impl Look {
     /// The value that rules, and how many steps have others that are as far out. What is still in its series describes
     /// the series, and is no code.
     fn outlier(&self, fence: &Fence, is_still: impl Fn(&Seen) -> bool) -> Option<(Seen, usize)> {
-        let rules = |beyond: &Beyond| beyond.squares(fence.median) > RULED * self.squares;
+        let rule = |squares: f64| squares > RULED * self.squares;
         let away = |seen: &&Seen| (seen.value - fence.median).abs();
-        let farthest = self.far.seen.iter().max_by(|a, b| away(a).total_cmp(&away(b)));
-        let again = self.apart.seen.iter().max_by_key(|seen| seen.count);
-        let again = again.filter(|&seen| seen.count >= AGAIN && !is_still(seen));
         let of = |seen: &Seen, beyond: &Beyond| (*seen, beyond.steps() - seen.count);
-        let far = farthest.filter(|&seen| rules(&self.far) && !is_still(seen));
-        far.map(|seen| of(seen, &self.far))
-            .or_else(|| again.filter(|_| rules(&self.apart)).map(|seen| of(seen, &self.apart)))
+        let farthest = self.far.seen.iter().max_by(|a, b| away(a).total_cmp(&away(b)));
+        let far = farthest.filter(|&seen| rule(self.far.squares(fence.median)) && !is_still(seen));
+        // More than half is made by one value at most.
+        let mut apart = self.apart.seen.iter().filter(|seen| rule(seen.squares(fence.median)));
+        let again = apart.find(|&seen| seen.count >= AGAIN && !is_still(seen));
+        far.map(|seen| of(seen, &self.far)).or_else(|| again.map(|seen| of(seen, &self.apart)))
     }
 }
 
@@ -347,7 +356,11 @@ mod tests {
         assert_eq!((one.value, one.first, one.others), (-9999.0, (0, 0), 0));
         assert!((50..=62).contains(&one.count), "{}", one.count);
         (0..6000).step_by(97).for_each(|step| values[step] = -500.0);
-        assert_eq!(found(&[values])[0].value, -500.0);
+        assert_eq!(found(&[values.clone()])[0].value, -500.0);
+        // Beside rare ones of another kind.
+        (0..6000).step_by(970).for_each(|step| values[step] = -600.0);
+        let [one] = &found(&[values])[..] else { panic!() };
+        assert!(one.value == -500.0 && (5..=7).contains(&one.others), "{one:?}");
     }
 
     #[test]
@@ -363,7 +376,12 @@ mod tests {
         let at_rest = of(&|step, draw| if step % 100 < 3 { 400.0 + draw } else { 1e-3 * draw });
         let clipped = of(&|_, draw| (draw * draw * draw).min(20.0));
         let still = of(&|_, _| 5.0);
-        for values in [heavy, rare, once, rain, at_rest, clipped, still] {
+        // What the weather is, by number: mostly of the first few, and now and then rain of some kind.
+        let codes = of(&|step, _| match step % 10 {
+            0 => [51.0, 53.0, 61.0, 63.0][step / 10 % 4],
+            _ => (step % 4) as f64,
+        });
+        for values in [heavy, rare, once, rain, at_rest, clipped, still, codes] {
             nothing(&[values]);
         }
         // What describes series is no code: one of them is large.

@@ -63,8 +63,6 @@ mod order;
 mod place;
 mod prefetch;
 mod recycle;
-#[cfg(test)]
-mod refusal;
 mod relabelled;
 mod resident;
 mod shared;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use firebox_core::new_thread;
 
 use crate::fill::{Filled, fill, message};
 use crate::order::Plan;
@@ -148,7 +149,8 @@ impl Prefetch {
                     }
                 }
             };
-            match begun(format!("firebox-loader-{worker}"), work) {
+            let thread = new_thread(format!("firebox-loader-{worker}"));
+            match thread.and_then(|thread| thread.spawn(work)) {
                 Ok(handle) => threads.handles.push(handle),
                 // What is refused to this one is refused to the next.
                 Err(_) => break,
@@ -247,18 +249,6 @@ impl Drop for Prefetch {
     fn drop(&mut self) {
         self.finish();
     }
-}
-
-/// A thread, if the system gives memory for its stack.
-pub(crate) fn begun(
-    name: String,
-    work: impl FnOnce() + Send + 'static,
-) -> std::io::Result<JoinHandle<()>> {
-    #[cfg(test)]
-    if crate::refusal::is_next() {
-        return Err(std::io::ErrorKind::WouldBlock.into());
-    }
-    thread::Builder::new().name(name).spawn(work)
 }
 
 /// An error with its causes.

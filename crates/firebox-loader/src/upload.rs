@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, Tensor};
 use burn_std::stream::{Stream, StreamId};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
+use firebox_core::new_thread;
 
 use crate::fill::Filled;
-use crate::prefetch::{LEAVING, PATIENCE, Prefetch, begun, join_until};
+use crate::prefetch::{LEAVING, PATIENCE, Prefetch, join_until};
 use crate::recycle::Buffers;
 use crate::{Batch, LoadError, LoaderConfig, Position};
 
@@ -178,7 +179,7 @@ impl Uploader {
                 Queue::Own => in_queue(work),
             }
         };
-        match begun("firebox-upload".to_owned(), work) {
+        match new_thread("firebox-upload").and_then(|thread| thread.spawn(work)) {
             Ok(handle) => {
                 // It waits for nothing else.
                 let _ = hand.send((prefetch, upload));
@@ -277,9 +278,10 @@ fn hand_over(
 
 #[cfg(test)]
 mod tests {
-    use crate::{Sample, Source, TrainLoader, TrainSource, refusal};
+    use firebox_core::with_threads;
 
     use super::*;
+    use crate::{Sample, Source, TrainLoader, TrainSource};
 
     /// Samples of one step, which say their index.
     struct Indices;
@@ -325,7 +327,7 @@ mod tests {
         // Three that fill batches, and one that hands them over.
         for (given, refused) in [(0, 4), (1, 3), (3, 1), (4, 0)] {
             let few = loader();
-            assert_eq!(refusal::after(given, || epoch(&few)), expected, "{given} threads");
+            assert_eq!(with_threads(given, || epoch(&few)), expected, "{given} threads");
             assert_eq!([few.refused_threads(), few.refused_threads()], [refused, 0]);
         }
     }

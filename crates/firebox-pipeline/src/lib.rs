@@ -69,6 +69,8 @@ mod kept;
 mod keys;
 mod layers;
 mod leaks;
+mod limits;
+mod load_average;
 mod measure;
 mod multitimeframe;
 mod online;
@@ -94,6 +96,7 @@ mod text;
 mod threads;
 mod ucr;
 mod unread;
+mod values;
 mod zoo;
 
 use std::path::Path;

@@ -6,6 +6,7 @@ use std::error::Error as _;
 use std::io;
 
 use crate::error::PipelineError;
+use crate::limits::Limits;
 use crate::settle::check_environment;
 
 /// Begins the threads that compute, if they were not begun yet. They would begin by themselves with the first work, and
@@ -30,14 +31,12 @@ pub fn refused_thread(what: &'static str, source: io::Error) -> PipelineError {
     PipelineError::NoThread { what, limits: limits(), source }
 }
 
-/// The limits of this process on its memory, in words; Linux alone says them.
+/// The limits of this process on its memory, in words.
 fn limits() -> String {
-    let found = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let own = [("Max address space", "addresses", "-v"), ("Max data size", "data", "-d")];
+    let Limits { addresses, data } = Limits::now();
+    let own = [(addresses, "addresses", "-v"), (data, "data", "-d")];
     let said = own.iter().filter_map(|(limit, what, flag)| {
-        let rest = found.lines().find_map(|line| line.strip_prefix(limit))?;
-        let bytes: u64 = rest.split_whitespace().next()?.parse().ok()?;
-        Some(format!("{} KiB of {what} (ulimit {flag})", bytes / 1024))
+        Some(format!("{} KiB of {what} (ulimit {flag})", (*limit)? / 1024))
     });
     let said: Vec<_> = said.collect();
     match said.is_empty() {

@@ -5,23 +5,21 @@
 //! one that was never stopped.
 
 use std::sync::atomic::Ordering;
-use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
-use firebox_core::{Event, Listener, Request, Stream};
+use firebox_core::{Event, Request, Stream};
 use firebox_kernels::{KeptWeights, release_buffers};
-use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position, TrainLoader};
+use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position};
 use firebox_models::Loss;
 use tracing::info_span;
 
 use crate::ahead::{Ahead, Taken};
 use crate::average::{Average, AverageConfig};
 use crate::checkpoint::{
-    Checkpoint, Job, Kind, Saver, Writer, begun, checkpoints, folder_name, load_average,
-    load_weights, newest_whole, recover,
+    Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_average, load_weights,
+    newest_whole, recover,
 };
 use crate::config::{NonFinite, TrainConfig};
 use crate::division::{BatchWork, Divisions, if_memory_lasts};
@@ -136,45 +134,17 @@ where
 
 mod reading;
 mod saving;
+mod told;
 
 #[doc(hidden)]
 pub use reading::without_memory_once;
 use reading::{Numbers, read};
+use told::{SILENT, Told, no_average, tell_failures};
 
 /// Time between two looks whether a pause is over.
 const PAUSED: Duration = Duration::from_millis(20);
 /// Time between two looks whether to stop while no batch comes.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time without a batch after which that is said.
-const SILENT: Duration = Duration::from_secs(30);
-/// Time for a failure of a loader's thread to end the run by itself, in which case it is not told twice.
-const ENDING: Duration = Duration::from_millis(600);
-
-/// Tells of a failure of the loader's threads within a second, where it ends the run later than that: after the step in
-/// hand, or an epoch's end. Ends when what it returns is dropped.
-fn tell_failures<'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    failures: Receiver<String>,
-    listener: &'scope dyn Listener,
-) -> Sender<()> {
-    // What was said of another training is not of this one.
-    while failures.try_recv().is_ok() {}
-    let (running, ended) = bounded(0);
-    let tell = move || {
-        let message = select! {
-            recv(failures) -> message => message,
-            recv(ended) -> _ => return,
-        };
-        let still_running = ended.recv_timeout(ENDING) == Err(RecvTimeoutError::Timeout);
-        if let (Ok(message), true) = (message, still_running) {
-            let message = format!("the run ends where that batch is needed: {message}");
-            listener.on(&Event::Warning { message });
-        }
-    };
-    // Without a thread it is told where it ends the run, and no earlier.
-    let _ = begun("firebox-failures", scope, tell);
-    running
-}
 
 /// A run in progress.
 struct Session<'a, M> {
@@ -205,10 +175,7 @@ struct Session<'a, M> {
     samples: u64,
     /// A person asked that it be interrupted when this epoch is closed.
     ends_with_epoch: bool,
-    /// It was said that threads could not be had.
-    told_refused: bool,
-    /// It was said that a validation loss is not finite.
-    told_unbounded: bool,
+    told: Told,
 }
 
 /// What one optimizer step computed.
@@ -239,17 +206,7 @@ impl<M: Module> Session<'_, M> {
         let batches = data.train.batches_per_epoch();
         let total = config.total_steps(batches);
         let per_epoch = config.steps_per_epoch(batches);
-        if config.accumulate > batches && batches > 0 {
-            let message = format!(
-                "`train.accumulate` is {}, and an epoch has {}: each epoch is one update, of all its batches",
-                config.accumulate,
-                match batches {
-                    1 => "1 batch".to_owned(),
-                    _ => format!("{batches} batches"),
-                }
-            );
-            run.listener.on(&Event::Warning { message });
-        }
+        self.tell_accumulation(batches);
         let begun = self.state.rollback.proved.is_some();
         if config.non_finite == NonFinite::Rollback && self.state.step == 0 && !begun {
             self.save(saver, Kind::Step, None)?;
@@ -466,11 +423,7 @@ impl<M: Module> Session<'_, M> {
             }
             if still.is_some_and(|still| Instant::now() >= still) {
                 still = None;
-                let message = format!(
-                    "no batch has come for {} s: what it is read from may not answer",
-                    SILENT.as_secs()
-                );
-                self.run.listener.on(&Event::Warning { message });
+                self.tell_silence();
             }
         }
         batches.next()
@@ -721,20 +674,6 @@ impl<M: Module> Session<'_, M> {
         self.log.epoch(record)
     }
 
-    /// Says, once, that a validation loss is no number to compare by.
-    fn tell_unbounded(&mut self, validation: Option<f64>) {
-        let Some(loss) = validation.filter(|loss| !loss.is_finite()) else { return };
-        if std::mem::replace(&mut self.told_unbounded, true) {
-            return;
-        }
-        let epoch = self.state.position.epoch + 1;
-        let message = format!(
-            "the validation loss of epoch {epoch} is {loss}: an epoch without a finite one is never the best, and if none has one, the weights of the last epoch \
-             are kept, whatever they are worth; look for values in the validation data that lie far from all others, and in f16 beyond 65504"
-        );
-        self.run.listener.on(&Event::Warning { message });
-    }
-
     /// Where the time of the steps went that it has not been told of.
     fn tell_times(&mut self) -> Result<(), TrainError> {
         let Some(times) = self.times.take(self.state.step) else { return Ok(()) };
@@ -751,19 +690,6 @@ impl<M: Module> Session<'_, M> {
     fn stops_early(&self) -> bool {
         let early = self.config.early_stopping;
         early.is_some_and(|settings| self.state.early.waited >= settings.patience)
-    }
-
-    /// Says that threads of the loader could not be had, once.
-    fn tell_refused(&mut self, loader: &TrainLoader) {
-        let refused = loader.refused_threads();
-        if refused == 0 || std::mem::replace(&mut self.told_refused, true) {
-            return;
-        }
-        let message = format!(
-            "the system refused {refused} of the loader's threads, mostly for want of memory for their stacks: the others fill the batches, or training \
-             itself; give the process more memory (ulimit -v and -d) or threads (ulimit -u), or set loader.workers to fewer"
-        );
-        self.run.listener.on(&Event::Warning { message });
     }
 
     /// Does what a person asked, between two steps, and returns the time that it stood still.
@@ -862,8 +788,7 @@ impl<'a, M: Module> Session<'a, M> {
             watch,
             samples: 0,
             ends_with_epoch: false,
-            told_refused: false,
-            told_unbounded: false,
+            told: Told::default(),
         };
         if config.non_finite == NonFinite::Rollback && goes_on {
             let like = (&session.model, &session.optimizer, &session.average);
@@ -889,24 +814,6 @@ fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainE
         Some(budget) if needed > budget => Err(TrainError::Budget { one, count, needed, budget }),
         _ => Ok(()),
     }
-}
-
-/// What is said where the weights that a run returns are no average, though they were to be.
-fn no_average(average: &AverageConfig, summary: &Summary) -> String {
-    let AverageConfig { from_epoch, every, .. } = average;
-    let first = from_epoch + 1;
-    let chosen = summary.best.filter(|best| summary.selected == folder_name(best.step));
-    if let Some(best) = chosen.filter(|best| best.epoch < summary.epochs) {
-        return format!(
-            "the weights that are kept are no average: epoch {} has the lowest loss, and no update until then was averaged, as \
-             `train.average` has it from epoch {first} on, once in {every} updates; let it begin earlier, or keep them",
-            best.epoch
-        );
-    }
-    format!(
-        "the weights that are kept are no average: no update before them was averaged, as `train.average` has it from epoch {first} on, \
-         once in {every} updates; let it begin earlier, or the run end later (train.early_stopping, train.max_steps)"
-    )
 }
 
 /// The result of a run that has ended, from its selected checkpoint: the weights, or their average

@@ -25,6 +25,7 @@ use crate::bench::Probe;
 use crate::cached::{cached, cached_if};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::limits::Limits;
 use crate::precision::device_class;
 use crate::step::{of_step, step_text};
 use crate::{Kind, PipelineConfig};
@@ -304,14 +305,11 @@ fn take(
 /// Linux alone says it.
 pub(crate) fn room() -> Option<u64> {
     let machine = field(Path::new("/proc/meminfo"), "MemAvailable:")?;
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let Limits { addresses, data } = Limits::now();
     let status = Path::new("/proc/self/status");
-    let own = [("Max data size", "VmData:"), ("Max address space", "VmSize:")];
-    let rooms = own.iter().filter_map(|(limit, used)| {
-        let line = limits.lines().find_map(|line| line.strip_prefix(limit))?;
-        let most: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(most.saturating_sub(field(status, used)?))
-    });
+    let own = [(data, "VmData:"), (addresses, "VmSize:")];
+    let rooms =
+        own.iter().filter_map(|(most, used)| Some((*most)?.saturating_sub(field(status, used)?)));
     Some(rooms.chain(group_room()).fold(machine, u64::min))
 }
 

@@ -14,7 +14,6 @@ mod feeding;
 mod found;
 mod hardware;
 mod learn;
-pub(crate) mod load;
 mod stopping;
 mod text;
 mod timing;
@@ -26,6 +25,7 @@ use serde::Serialize;
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::load_average;
 use crate::precision::{Abilities, DeviceClass, Support, device_class};
 
 pub use cases::DoctorCase;
@@ -131,7 +131,7 @@ pub fn doctor(
     device: &ChosenDevice,
     tell: &dyn Fn(&str),
 ) -> Result<Examination, PipelineError> {
-    let (started, quiet) = (Instant::now(), load::average());
+    let (started, quiet) = (Instant::now(), load_average::now());
     let abilities = Abilities::of(device)?;
     let usable = abilities.precisions.iter().filter(|(_, support)| support.is_there());
     let precisions: Vec<Precision> = usable.map(|(precision, _)| *precision).collect();
@@ -165,9 +165,11 @@ pub fn doctor(
         checklist::Checks::measure(precision, &timed, (config, memory), device, &mut time, tell)?;
     let checklist = checks.ticks(&timed, &learnt, &feeding, precision, &abilities);
     let mut advice = advice(&checks, &devices, &abilities, precision, &class);
-    let loads = quiet.map(|before| (before, load::average()));
+    let loads = quiet.map(|before| (before, load_average::now()));
     let own = rayon::current_num_threads();
-    if let Some(said) = loads.and_then(|loads| load::other_work(loads, own, available_threads())) {
+    if let Some(said) =
+        loads.and_then(|loads| load_average::other_work(loads, own, available_threads()))
+    {
         advice.insert(0, said);
     }
     let block = block(&feeding, precision, &reason);

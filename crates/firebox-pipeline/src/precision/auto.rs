@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::{Abilities, device_class};
 use crate::cached::cached_if;
 use crate::device::ChosenDevice;
-use crate::doctor::load;
 use crate::error::PipelineError;
+use crate::load_average;
 
 /// How much faster than f32 a type has to be before it is chosen: what the spread of a short
 /// measurement can make of nothing (Firebox's own).
@@ -196,10 +196,10 @@ where
         .finish();
     let measure = || {
         let (what, time) = begin()?;
-        let before = load::average();
+        let before = load_average::now();
         let mut choice = choose(candidates, device, &what, time)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        if let Some(noted) = before.and_then(|before| load::noted(before, threads)) {
+        if let Some(noted) = before.and_then(|before| load_average::noted(before, threads)) {
             choice.reason += &format!("; {noted}");
         }
         Ok(choice)

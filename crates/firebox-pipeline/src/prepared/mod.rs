@@ -302,13 +302,16 @@ impl Prepared {
             && let Some(begun) = folder::begun(resumed)?
             && begun.training != keys.training
         {
+            let training = |config: &PipelineConfig| -> Result<Key, PipelineError> {
+                Ok(config.pipeline.chain().keys(config, device)?.training)
+            };
             return Err(PipelineError::Setting(format!(
-                "{} cannot go on: its data, settings or device have changed since it was begun (its key was {}, and is {} now{})\n  \
+                "{} cannot go on: {} (its key was {}, and is {} now)\n  \
                  take back the change (FIREBOX_KERNELS chooses among a processor's kernels), or run the pipeline without --resume, which begins another run",
                 resumed.display(),
+                changed_since(resumed, &settled.config, training),
                 begun.training.short(),
-                keys.training.short(),
-                changed_since(resumed, &settled.config).unwrap_or_default()
+                keys.training.short()
             )));
         }
         let run = || stages::run(&settled, device, &keys, &path, stop, listener);

@@ -20,6 +20,7 @@ use serde_json::Value as Json;
 
 use crate::device::free_memory;
 use crate::error::PipelineError;
+use crate::limits::Limits;
 
 /// System attribute of a trial that is to run by itself.
 pub(super) const ALONE: &str = "firebox:alone";
@@ -205,15 +206,11 @@ impl Shortage {
 
 /// What this process may hold at most, and by what.
 fn allowed() -> Option<String> {
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let limit = |name: &str| {
-        let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
-    };
+    let Limits { addresses, data } = Limits::now();
     let all = "with all else that the process takes";
     let known = [
-        (limit("Max data size"), "the limit of its data (ulimit -d) is", all),
-        (limit("Max address space"), "the limit of its addresses (ulimit -v) is", all),
+        (data, "the limit of its data (ulimit -d) is", all),
+        (addresses, "the limit of its addresses (ulimit -v) is", all),
         (firebox_train::memory::limit(), "its control group leaves it", "in all"),
         (free_memory(), "the machine has", "free"),
     ];

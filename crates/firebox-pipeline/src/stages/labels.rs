@@ -31,7 +31,7 @@ impl Run<'_> {
         };
         let by_part = all.map(labels);
         let names = parts.train.classes();
-        refuse_useless(asked, names, &by_part, (&ingested.checks, || ways_out(self.config)))?;
+        refuse_useless(asked, names, &by_part, &ingested.checks, || ways_out(self.config))?;
         self.warn_of_labels(names, &by_part);
         Ok(())
     }
@@ -93,12 +93,13 @@ fn ways_out(config: &PipelineConfig) -> [&'static str; 2] {
 }
 
 /// Refuses labels that no window has, that are measurements, or that are all the same. `by_part` has those of training,
-/// validation and test.
+/// validation and test. `ways_out` are looked for only then: the files say which there are.
 fn refuse_useless(
     asked: &str,
     names: &[String],
     by_part: &[Vec<u32>; 3],
-    (checks, ways_out): (&Checks, impl Fn() -> [&'static str; 2]),
+    checks: &Checks,
+    ways_out: impl Fn() -> [&'static str; 2],
 ) -> Result<(), PipelineError> {
     let setting = |what: String| Err(PipelineError::Setting(what));
     let labelled: usize = by_part.iter().map(Vec::len).sum();

@@ -4,6 +4,7 @@ use firebox_core::{Event, Normalisation, Outlier, SeriesSet};
 
 use super::Run;
 use crate::measure::moment;
+use crate::values::{exact, rounded};
 
 /// Channels that are named. A choice.
 const NAMED: usize = 5;
@@ -71,19 +72,6 @@ fn said(
             all.join("; ")
         )
     })
-}
-
-/// A value that somebody will look for in a file.
-fn exact(value: f64) -> String {
-    match value != 0.0 && !(1e-5..1e15).contains(&value.abs()) {
-        true => format!("{value:e}"),
-        false => value.to_string(),
-    }
-}
-
-/// A value to four digits.
-fn rounded(value: f64) -> String {
-    exact(format!("{value:.3e}").parse().unwrap_or(value))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use saver::SaveTimes;
-pub(crate) use saver::{Job, Saver, Writer, begun};
+pub(crate) use saver::{Job, Saver, Writer};
 
 use crate::average::Average;
 use crate::optimizer::OptimizerState;

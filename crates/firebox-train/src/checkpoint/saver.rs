@@ -4,10 +4,10 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{Builder, Scope};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use firebox_core::{Event, Listener};
+use firebox_core::{Event, Listener, new_thread};
 use serde::{Deserialize, Serialize};
 
 use super::retention::{Entry, Rule};
@@ -117,25 +117,6 @@ pub(crate) struct Saver<'a> {
     times: SaveTimes,
 }
 
-/// A thread of a scope, if the system gives memory for its stack.
-pub(crate) fn begun<'scope>(
-    name: &str,
-    scope: &'scope Scope<'scope, '_>,
-    work: impl FnOnce() + Send + 'scope,
-) -> std::io::Result<()> {
-    #[cfg(test)]
-    if REFUSED.get() {
-        return Err(std::io::ErrorKind::WouldBlock.into());
-    }
-    Builder::new().name(name.to_owned()).spawn_scoped(scope, work).map(drop)
-}
-
-#[cfg(test)]
-thread_local! {
-    /// Whether this thread is given no other.
-    pub(crate) static REFUSED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
 enum Route<'a> {
     Inline(Writer<'a>),
     Background { jobs: Sender<Job>, results: Receiver<Outcome>, busy: bool },
@@ -169,7 +150,8 @@ impl<'a> Saver<'a> {
                 }
             }
         };
-        if let Err(error) = begun("firebox-saver", scope, work) {
+        let thread = new_thread("firebox-saver");
+        if let Err(error) = thread.and_then(|thread| thread.spawn_scoped(scope, work)) {
             let message = format!(
                 "there is no thread for checkpoints: {error}; training waits for each until it is written, as with train.checkpoint.asynchronous = false"
             );
@@ -243,6 +225,8 @@ impl<'a> Saver<'a> {
 mod tests {
     use std::sync::Mutex;
 
+    use firebox_core::with_threads;
+
     use super::*;
 
     #[test]
@@ -254,18 +238,15 @@ mod tests {
                 said.lock().unwrap().push(message.clone());
             }
         };
-        let is_inline = |refused| {
-            REFUSED.set(refused);
+        let is_inline = || {
             let config = CheckpointConfig::default();
             let writer = Writer::new(folder.path().to_owned(), &config, &listener);
-            let inline = std::thread::scope(|scope| {
+            std::thread::scope(|scope| {
                 let saver = Saver::start(scope, writer);
                 matches!(&saver.route, Route::Inline(writer) if !writer.asynchronous)
-            });
-            REFUSED.set(false);
-            inline
+            })
         };
-        assert!(is_inline(true) && !is_inline(false));
+        assert!(with_threads(0, is_inline) && !is_inline());
         let said = said.into_inner().unwrap();
         assert!(said.len() == 1 && said[0].contains("asynchronous = false"), "{said:?}");
     }

@@ -7,13 +7,13 @@ const QUIET: f64 = 0.5;
 
 /// The load average of the last minute, all processes together; Linux alone says it. It counts tasks that compute,
 /// that wait for a processor, and that wait for a disk.
-pub(crate) fn average() -> Option<f64> {
+pub(crate) fn now() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
 
 /// What the load averages of before and after say of the times, if other work may have held them up. Of the second, an
 /// examination itself is as much as it has threads that compute, and one that loads.
-pub(super) fn other_work(
+pub(crate) fn other_work(
     (before, after): (f64, Option<f64>),
     own: usize,
     threads: usize,
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn linux_says_its_load() {
         if cfg!(target_os = "linux") {
-            assert!(average().unwrap() >= 0.0);
+            assert!(now().unwrap() >= 0.0);
         }
     }
 }

@@ -1,0 +1,128 @@
+//! What whoever trains is told beside the steps: settings that come to nothing, threads, batches and losses that are not as
+//! they should be. What ends a run is an error, and told by whoever began it.
+
+use std::thread::Scope;
+use std::time::Duration;
+
+use burn::module::Module;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
+use firebox_core::{Event, Listener, new_thread};
+use firebox_loader::TrainLoader;
+
+use super::Session;
+use crate::average::AverageConfig;
+use crate::checkpoint::folder_name;
+use crate::run::Summary;
+
+/// Time without a batch after which that is said.
+pub(super) const SILENT: Duration = Duration::from_secs(30);
+/// Time for a failure of a loader's thread to end the run by itself, in which case it is not told twice.
+const ENDING: Duration = Duration::from_millis(600);
+
+/// What is told once, and was.
+#[derive(Default)]
+pub(super) struct Told {
+    /// Threads could not be had.
+    refused: bool,
+    /// A validation loss is not finite.
+    unbounded: bool,
+}
+
+/// Tells of a failure of the loader's threads within a second, where it ends the run later than that: after the step in
+/// hand, or an epoch's end. Ends when what it returns is dropped.
+pub(super) fn tell_failures<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    failures: Receiver<String>,
+    listener: &'scope dyn Listener,
+) -> Sender<()> {
+    // What was said of another training is not of this one.
+    while failures.try_recv().is_ok() {}
+    let (running, ended) = bounded(0);
+    let tell = move || {
+        let message = select! {
+            recv(failures) -> message => message,
+            recv(ended) -> _ => return,
+        };
+        let still_running = ended.recv_timeout(ENDING) == Err(RecvTimeoutError::Timeout);
+        if let (Ok(message), true) = (message, still_running) {
+            let message = format!("the run ends where that batch is needed: {message}");
+            listener.on(&Event::Warning { message });
+        }
+    };
+    // Without a thread it is told where it ends the run, and no earlier.
+    let thread = new_thread("firebox-failures");
+    let _ = thread.and_then(|thread| thread.spawn_scoped(scope, tell));
+    running
+}
+
+/// What is said where the weights that a run returns are no average, though they were to be.
+pub(super) fn no_average(average: &AverageConfig, summary: &Summary) -> String {
+    let AverageConfig { from_epoch, every, .. } = average;
+    let first = from_epoch + 1;
+    let chosen = summary.best.filter(|best| summary.selected == folder_name(best.step));
+    if let Some(best) = chosen.filter(|best| best.epoch < summary.epochs) {
+        return format!(
+            "the weights that are kept are no average: epoch {} has the lowest loss, and no update until then was averaged, as \
+             `train.average` has it from epoch {first} on, once in {every} updates; let it begin earlier, or keep them",
+            best.epoch
+        );
+    }
+    format!(
+        "the weights that are kept are no average: no update before them was averaged, as `train.average` has it from epoch {first} on, \
+         once in {every} updates; let it begin earlier, or the run end later (train.early_stopping, train.max_steps)"
+    )
+}
+
+impl<M: Module> Session<'_, M> {
+    /// Says that an epoch has fewer batches than an update is to be of.
+    pub(super) fn tell_accumulation(&self, batches: u64) {
+        let accumulate = self.config.accumulate;
+        if accumulate <= batches || batches == 0 {
+            return;
+        }
+        let batches = match batches {
+            1 => "1 batch".to_owned(),
+            _ => format!("{batches} batches"),
+        };
+        let message = format!(
+            "`train.accumulate` is {accumulate}, and an epoch has {batches}: each epoch is one update, of all its batches"
+        );
+        self.run.listener.on(&Event::Warning { message });
+    }
+
+    /// Says that no batch has come for [`SILENT`].
+    pub(super) fn tell_silence(&self) {
+        let message = format!(
+            "no batch has come for {} s: what it is read from may not answer",
+            SILENT.as_secs()
+        );
+        self.run.listener.on(&Event::Warning { message });
+    }
+
+    /// Says that threads of the loader could not be had, once.
+    pub(super) fn tell_refused(&mut self, loader: &TrainLoader) {
+        let refused = loader.refused_threads();
+        if refused == 0 || std::mem::replace(&mut self.told.refused, true) {
+            return;
+        }
+        let message = format!(
+            "the system refused {refused} of the loader's threads, mostly for want of memory for their stacks: the others fill the batches, or training \
+             itself; give the process more memory (ulimit -v and -d) or threads (ulimit -u), or set loader.workers to fewer"
+        );
+        self.run.listener.on(&Event::Warning { message });
+    }
+
+    /// Says, once, that a validation loss is no number to compare by.
+    pub(super) fn tell_unbounded(&mut self, validation: Option<f64>) {
+        let Some(loss) = validation.filter(|loss| !loss.is_finite()) else { return };
+        if std::mem::replace(&mut self.told.unbounded, true) {
+            return;
+        }
+        let epoch = self.state.position.epoch + 1;
+        let message = format!(
+            "the validation loss of epoch {epoch} is {loss}: an epoch without a finite one is never the best, and if none has one, the weights of the last epoch \
+             are kept, whatever they are worth; look for values in the validation data that lie far from all others, and in f16 beyond 65504"
+        );
+        self.run.listener.on(&Event::Warning { message });
+    }
+}
