@@ -727,8 +727,12 @@ fn converted_samples_may_have_them_too_and_a_channel_of_the_model_must_have_valu
     assert_eq!(of("more", &[0.0, 1.0, 2.0, 3.0, 4.0]).unwrap(), own);
     let message = of("other", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]).unwrap_err().to_string();
     assert!(message.contains("6 instead of 4 ("), "{message}");
-    let without = of("without", &[0.0, 1.0, f32::NAN, 4.0]);
-    let message = without.unwrap_err().to_string();
+    array(&project.at("a.npy"), &[0.0, 1.0, f32::NAN, 4.0]);
+    let without = ApplyRequest {
+        output: project.at("without.parquet"),
+        ..project.request(&["a.npy"], Wanted::Embedding { wide: true })
+    };
+    let message = refused(&without);
     assert!(message.contains("`channel-3` has no finite value"), "{message}");
 }
 
