@@ -76,7 +76,7 @@ pub use config::{LoaderConfig, Shuffle, default_workers};
 pub use error::LoadError;
 pub use loader::{Batches, HeldOutLoader, TrainLoader};
 pub use masking::{Masking, MaskingError};
-pub use place::{Place, Resident, Room, bytes_of, fits_beside, place};
+pub use place::{Place, Resident, Room, bytes_of, fits_beside, place, shared_bytes};
 pub use relabelled::Relabelled;
 pub use resident::{HeldOutResident, TrainResident};
 pub use shared::SharedSteps;

@@ -205,7 +205,13 @@ pub fn bytes_of(source: &dyn Source) -> u64 {
     kept(source).0
 }
 
-/// The same, and whether they are steps that samples share.
+/// The bytes of the steps that samples share, if these stay resident in place of the samples.
+pub fn shared_bytes(source: &dyn Source) -> Option<u64> {
+    let (bytes, shares) = kept(source);
+    shares.then_some(bytes)
+}
+
+/// The bytes of all samples where they stay resident, and whether they are steps that samples share.
 fn kept(source: &dyn Source) -> (u64, bool) {
     let [_, channel] = source.shape();
     match worth_sharing(source) {

@@ -15,7 +15,7 @@ use firebox_data::{DataConfig, Paths};
 use firebox_eval::Reason;
 use firebox_loader::{
     AugmentedWindows, HeldOutLoader, HeldOutResident, LoadError, LoaderConfig, Place, Resident,
-    Room, Source, TrainLoader, TrainResident, TrainSource, fits_beside, place,
+    Room, Source, TrainLoader, TrainResident, TrainSource, fits_beside, place, shared_bytes,
 };
 use firebox_remote::{RemoteConfig, RemoteError, fetch_until, is_remote};
 
@@ -108,8 +108,7 @@ impl Run<'_> {
     }
 
     /// The place for samples that are read from what they are made of, such as the windows of series. On a
-    /// processor they stay there unless something else is asked for: writing them into a batch is little
-    /// more than copying them.
+    /// processor they stay there unless something else is asked for, or they share few steps.
     pub(crate) fn placed(&self, source: &dyn TrainSource) -> Result<Placed, PipelineError> {
         let room = self.room()?;
         let placed = placed_in(self.config.loader.resident, source, room)?;
@@ -240,13 +239,27 @@ pub(crate) fn repeating_held_out(
     Ok((loader, place))
 }
 
-/// [`place`], but on a processor samples that `auto` places stay with what they are made of.
+/// Bytes of shared steps that a processor has in memory without being asked: more would be felt by others that need it. A
+/// choice.
+const SMALL: u64 = 256 << 20;
+
+/// [`place`], but on a processor samples that `auto` places stay with what they are made of, unless they share steps that
+/// take little memory: copying a window of those takes a quarter of the time of making it of its series (LOG.md, 2026-11-28).
 fn placed_in(wanted: Resident, source: &dyn Source, room: Room) -> Result<Placed, PipelineError> {
     let (place, why) = match wanted {
-        Resident::Auto if room.shared => {
-            let why = "auto: the device computes in the host's memory, and samples are written into each batch beside training";
-            (Place::Stream, why.to_owned())
-        }
+        Resident::Auto if room.shared => match shared_bytes(source) {
+            Some(bytes) if bytes <= SMALL && room.host.is_none_or(|free| bytes <= free / 4) => {
+                let megabytes = bytes as f64 / 1e6;
+                let why = format!(
+                    "auto: {megabytes:.1} MB of steps that samples share, from which they are copied"
+                );
+                (Place::Memory, why)
+            }
+            _ => {
+                let why = "auto: the device computes in the host's memory, and samples are written into each batch beside training";
+                (Place::Stream, why.to_owned())
+            }
+        },
         _ => place(wanted, source, room)?,
     };
     Ok(Placed { place, why })
@@ -411,7 +424,40 @@ fn copies(
 
 #[cfg(test)]
 mod tests {
+    use firebox_core::{
+        Channel, Labels, Normalisation, Normaliser, Role, Series, SeriesSet, SplitRule, WindowRule,
+        split,
+    };
+    use firebox_loader::NormalisedWindows;
+
     use super::*;
+
+    #[test]
+    fn windows_that_share_few_steps_are_copied_from_memory() {
+        let placed = |kind, stride, host| {
+            let values = (0..1200).map(|step| f64::from(step % 37)).collect();
+            let series = Series::regular("a", 0, 60_000_000, values, 1);
+            let channels = vec![Channel::new("x", Role::Other)];
+            let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+            let rule = WindowRule { length: 16, stride, whole: false };
+            let parts = split(&set, &rule, &SplitRule::time(0.1, 0.1), &Labels::None).unwrap();
+            let normaliser = Normaliser::fit(kind, &parts.train).unwrap();
+            let source = NormalisedWindows::new(parts.train, normaliser);
+            let room = Room { device: None, shared: true, host: Some(host) };
+            let Placed { place, why } = placed_in(Resident::Auto, &source, room).unwrap();
+            (place, why)
+        };
+        let (standard, much) = (Normalisation::Standard, 1 << 30);
+        let (place, why) = placed(standard, 1, much);
+        assert_eq!(place, Place::Memory);
+        assert_eq!(why, "auto: 0.0 MB of steps that samples share, from which they are copied");
+        for (kind, stride, host) in
+            [(standard, 16, much), (Normalisation::WindowStandard, 1, much), (standard, 1, 4000)]
+        {
+            let (place, why) = placed(kind, stride, host);
+            assert_eq!(place, Place::Stream, "{why}");
+        }
+    }
 
     #[test]
     fn versions_that_no_mode_makes_are_told_of() {
