@@ -22,7 +22,7 @@ fn of_classes(found: &[Telling]) -> Option<String> {
         Telling::Row { .. } => None,
     });
     let (names, seen): (Vec<String>, Vec<usize>) = of.unzip();
-    let seen = count(*seen.first()? as u64, "labelled place");
+    let seen = count(*seen.first()? as u64, "labelled example");
     Some(format!(
         "{} tells the class of each of {seen} of the training part by itself: if it was made of the label or of what comes after, no score says \
          anything\n  leave it out (name the others in `data.columns.channels`), unless it is known before the class is wherever the model is to be used",
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!((of_classes(&[]), of_rows(&[])), (None, None));
         let found = [class("target"), row("id", 1.0)];
         let said = of_classes(&found).unwrap();
-        let expected = "channel `target` tells the class of each of 1200 labelled places of the training part by itself: if";
+        let expected = "channel `target` tells the class of each of 1200 labelled examples of the training part by itself: if";
         assert!(said.starts_with(expected), "{said}");
         let said = of_rows(&found).unwrap();
         assert!(said.starts_with("channel `id` only counts the rows, by 1 a step: it"), "{said}");
