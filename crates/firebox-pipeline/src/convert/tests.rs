@@ -221,21 +221,26 @@ fn arrays_that_are_left_out_are_named() {
     assert!(text.ends_with(end), "{text}");
 }
 
+/// What a conversion made, and what it warned of.
+fn told(arrays: &Path, output: &Path) -> (Converted, Vec<String>) {
+    let said = Mutex::new(Vec::new());
+    let listener = |event: &Event| {
+        if let Event::Warning { message } = event {
+            said.lock().unwrap().push(message.clone());
+        }
+    };
+    let converted = convert(arrays, output, &ConvertConfig::default(), &listener).unwrap();
+    (converted, said.into_inner().unwrap())
+}
+
 #[test]
 fn arrays_beside_folders_of_classes_are_told_of() {
     let root = tempfile::tempdir().unwrap();
     let arrays = root.path().join("arrays");
     let said = |output: &str| {
-        let said = Mutex::new(Vec::new());
-        let listener = |event: &Event| {
-            if let Event::Warning { message } = event {
-                said.lock().unwrap().push(message.clone());
-            }
-        };
-        let config = ConvertConfig::default();
-        let converted = convert(&arrays, &root.path().join(output), &config, &listener).unwrap();
-        let said = said.lock().unwrap().join("\n");
-        (converted.classes.len(), said.replace(&arrays.display().to_string(), "ARRAYS"))
+        let (converted, said) = told(&arrays, &root.path().join(output));
+        let said = said.join("\n").replace(&arrays.display().to_string(), "ARRAYS");
+        (converted.classes.len(), said)
     };
     let write = |path: &str| array(&arrays.join(path), &[4, 2], false, |at| at as f32);
     // Where there are no classes, none is missing.
@@ -257,16 +262,7 @@ fn arrays_beside_folders_of_classes_are_told_of() {
 fn folders_without_an_array_beside_those_of_classes_are_told_of() {
     let root = tempfile::tempdir().unwrap();
     let arrays = root.path().join("arrays");
-    let said = |output: &str| {
-        let said = Mutex::new(Vec::new());
-        let listener = |event: &Event| {
-            if let Event::Warning { message } = event {
-                said.lock().unwrap().push(message.clone());
-            }
-        };
-        convert(&arrays, &root.path().join(output), &ConvertConfig::default(), &listener).unwrap();
-        said.into_inner().unwrap()
-    };
+    let said = |output: &str| told(&arrays, &root.path().join(output)).1;
     array(&arrays.join("a.npy"), &[4, 2], false, |at| at as f32);
     fs::create_dir(arrays.join("notes")).unwrap();
     assert_eq!(said("no class"), [""; 0]);
