@@ -17,7 +17,7 @@ pub enum Resident {
     #[default]
     Auto,
     /// In the device's memory: uploaded once, each batch a gather by index there. Of
-    /// [`AugmentedWindows`](crate::AugmentedWindows) the originals, whose versions are drawn there.
+    /// [`AugmentedWindows`] the originals, whose versions are drawn there.
     Device,
     /// In the host's memory as f32, decoded once: each batch a copy and an upload.
     Memory,
