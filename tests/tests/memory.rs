@@ -264,8 +264,12 @@ fn divided_below_enough(
     let whole = |kib: &u64| run(*kib).is_some_and(|(run, _)| !is_divided(&run));
     let limits = (3..=12).rev().map(|parts| parts * large);
     let enough = limits.take_while(whole).last().expect("a limit that is enough");
-    let (run, said) = (1..=large / small)
-        .filter_map(|parts| run(enough - parts * small))
+    // Near what is too little to go on with, a run may end before anything is divided: other limits between, then.
+    let shifts = [0, small / 3, 2 * small / 3];
+    let (run, said) = shifts
+        .into_iter()
+        .flat_map(|shift| (1..=large / small).map(move |parts| parts * small - shift))
+        .filter_map(|less| run(enough - less))
         .find(|(run, _)| is_divided(run))
         .expect("a limit under which there is too little");
     (run, said, folder)
