@@ -127,6 +127,12 @@ impl Format {
         }
     }
 
+    /// The format of a file that [`files`](crate::files()) lists: converted samples are listed by their manifest.
+    pub fn of_listed(path: &Path) -> Option<Self> {
+        let is_manifest = path.file_name().is_some_and(|name| name == crate::converted::MANIFEST);
+        if is_manifest { Some(Self::Samples) } else { Self::of(path) }
+    }
+
     /// Its name in a configuration.
     pub fn name(self) -> &'static str {
         match self {

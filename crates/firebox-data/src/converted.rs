@@ -18,7 +18,7 @@ use crate::ts::name_channels;
 use crate::{Action, Checks, ConstantPolicy, DataConfig, DataError, Defect, Finding, Format};
 
 /// The file that stands for the folder: it holds the checksums of all others.
-pub const MANIFEST: &str = "manifest.json";
+pub(crate) const MANIFEST: &str = "manifest.json";
 
 /// A file that each such folder has, from early on.
 const FIRST_SHARD: &str = "shard-00000.arrow";

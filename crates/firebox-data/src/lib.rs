@@ -94,7 +94,6 @@ pub use config::{
     GapPolicy, Paths, Policy, TimeUnit,
 };
 pub use content::{content_hash, content_hash_until};
-pub use converted::MANIFEST as SAMPLES_MANIFEST;
 pub use demand::DemandConfig;
 pub use error::DataError;
 pub use ingest::{

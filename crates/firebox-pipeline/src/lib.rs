@@ -130,6 +130,7 @@ pub use firebox_loader::Resident;
 pub use forecast::ForecastConfig;
 pub use layers::{ConfigError, load};
 pub use leaks::LeakCheck;
+pub use limits::memory_limit;
 pub use multitimeframe::{LstmTable, MlpTable, ModelName, MultitimeframeConfig, TransformerTable};
 pub use plan::{Plan, PlannedStage, StageState};
 pub use precision::{

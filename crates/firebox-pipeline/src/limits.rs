@@ -10,6 +10,12 @@ pub(crate) struct Limits {
     pub(crate) data: Option<u64>,
 }
 
+/// The least memory, in bytes, that the system lets this process have of addresses or of data; none where nothing limits it.
+pub fn memory_limit() -> Option<u64> {
+    let Limits { addresses, data } = Limits::now();
+    [addresses, data].into_iter().flatten().min()
+}
+
 impl Limits {
     /// Those of now.
     pub(crate) fn now() -> Self {

@@ -34,8 +34,9 @@ pub(crate) fn take_little_at_a_time() {
     use std::os::unix::process::CommandExt;
     /// mimalloc's own: the least that it takes at once.
     const RESERVE: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "32MiB");
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    if !is_limited(&limits) || std::env::var_os(RESERVE.0).is_some() {
+    if !firebox_pipeline::memory_limit().is_some_and(is_low)
+        || std::env::var_os(RESERVE.0).is_some()
+    {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
@@ -49,19 +50,13 @@ pub(crate) fn take_little_at_a_time() {
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn take_little_at_a_time() {}
 
-/// Whether limits of a process, as Linux says them, are so low that what the allocator takes at once is much of them, and
-/// not so low that the least is.
+/// Whether a limit is so low that what the allocator takes at once is much of it, and not so low that the least is.
 #[cfg(target_os = "linux")]
-fn is_limited(limits: &str) -> bool {
+fn is_low(limit: u64) -> bool {
     /// Bytes: four times the least, below which runs end that do with what the allocator tries by itself (measured).
     const LEAST: u64 = 128 << 20;
     const LOW: u64 = 8 << 30;
-    let of = |name: &str| {
-        let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
-        rest.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    let least = ["Max address space", "Max data size"].into_iter().filter_map(of).min();
-    least.is_some_and(|bytes| (LEAST..LOW).contains(&bytes))
+    (LEAST..LOW).contains(&limit)
 }
 
 fn took(bytes: usize) {
@@ -355,15 +350,7 @@ mod tests {
 
     #[test]
     fn a_limit_on_memory_is_low_or_none() {
-        let limits = |data: &str| {
-            format!(
-                "Limit                     Soft Limit           Hard Limit           Units\n\
-                 Max data size             {data}            unlimited            bytes\n\
-                 Max address space         unlimited            unlimited            bytes\n"
-            )
-        };
-        assert!(is_limited(&limits("409600000")) && !is_limited(&limits("92160000")));
-        assert!(!is_limited(&limits("unlimited")) && !is_limited(&limits("68719476736")));
-        assert!(!is_limited(""));
+        assert!(is_low(409_600_000) && !is_low(92_160_000));
+        assert!(!is_low(68_719_476_736));
     }
 }

@@ -68,7 +68,9 @@ impl NewData {
         // Labels are not needed. What holds those of an array was told from arrays by its name.
         config.columns.label = None;
         let format = match config.format {
-            Format::Auto => files.first().map(|file| format_of(file)).unwrap_or_default(),
+            Format::Auto => {
+                files.first().and_then(|file| Format::of_listed(file)).unwrap_or_default()
+            }
             declared => declared,
         };
         let own = names_of(&card.channels);
@@ -222,15 +224,6 @@ fn is_on_the_whole(set: &SeriesSet, interval: Interval) -> bool {
     let most = steps().fold(0.0, |most, off| f64::max(most, (off - mean).abs()));
     let runs: usize = set.series().iter().map(|series| series.segments.len()).sum();
     over.abs() <= DRIFT * expected * count + most * (runs as f64).sqrt()
-}
-
-/// What a file is by its name.
-fn format_of(file: &Path) -> Format {
-    let is_manifest = file.file_name().is_some_and(|name| name == firebox_data::SAMPLES_MANIFEST);
-    match Format::of(file) {
-        None if is_manifest => Format::Samples,
-        found => found.unwrap_or_default(),
-    }
 }
 
 /// Passes on warnings. Files count for nothing here: windows do.

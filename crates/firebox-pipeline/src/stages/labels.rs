@@ -73,16 +73,13 @@ fn ways_out(config: &PipelineConfig) -> [&'static str; 2] {
         ];
     }
     let files = firebox_data::files(&config.data).unwrap_or_default();
-    let is_of_samples = |path: &std::path::PathBuf| path.ends_with("manifest.json");
     let another = "add series of another class to the files";
-    match files.first().map(|file| (Format::of(file), is_of_samples(file))) {
-        Some((_, true)) => {
+    match files.first().and_then(|file| Format::of_listed(file)) {
+        Some(Format::Samples) => {
             ["convert arrays that lie in a folder for each class (`firebox data convert`)", another]
         }
-        Some((Some(Format::Ts), _)) => {
-            ["give files whose series have classes (`@classLabel true`)", another]
-        }
-        Some((Some(Format::Market | Format::Clips), _)) => {
+        Some(Format::Ts) => ["give files whose series have classes (`@classLabel true`)", another],
+        Some(Format::Market | Format::Clips) => {
             ["let the file make several classes", "let the file make several classes"]
         }
         _ => [
