@@ -34,7 +34,7 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
 /// A stage by itself, on what `gather make` has left: `read` from the cache, or `augment` in memory.
 pub(crate) fn one(name: &str, folder: &Path) -> anyhow::Result<()> {
     match name {
-        "read" => reading(&shards(folder)?, Storage::F32, "f32"),
+        "read" => reading(&shards(folder, Storage::F32)?, Storage::F32, "f32"),
         "augment" => {
             let (train, normaliser) = windows(folder)?;
             augmentation(&train, &normaliser)

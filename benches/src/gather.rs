@@ -21,17 +21,21 @@ use crate::measure::{Work, case};
 const CACHE: &str = "gathered";
 
 /// One case: `make` fills the cache; `stream-N` streams with N threads, `memory-N` gathers from memory with N,
-/// `device` gathers there, and `auto` takes the place and the threads that a run without settings has on a CPU.
+/// `device` gathers there, and `auto` takes the place and the threads that a run without settings has on a CPU. With
+/// `-f16` or `-bf16` behind it, of values that are stored so.
 pub(crate) fn run(name: &str, folder: &Path) -> anyhow::Result<()> {
-    let shards = shards(folder)?;
-    if name == "make" {
+    let halves = [("-f16", Storage::F16), ("-bf16", Storage::Bf16)];
+    let stored = halves.iter().find_map(|(end, storage)| Some((name.strip_suffix(end)?, *storage)));
+    let (case, storage) = stored.unwrap_or((name, Storage::F32));
+    let shards = shards(folder, storage)?;
+    if case == "make" {
         return Ok(());
     }
-    let (place, workers) = match name.split_once('-') {
+    let (place, workers) = match case.split_once('-') {
         Some(("stream", workers)) => (Place::Stream, workers.parse().context("stream-N")?),
         Some(("memory", workers)) => (Place::Memory, workers.parse().context("memory-N")?),
-        None if name == "device" => (Place::Device, 0),
-        None if name == "auto" => {
+        None if case == "device" => (Place::Device, 0),
+        None if case == "auto" => {
             let room = Room { device: None, shared: true, host: free() };
             let (place, why) = place(Resident::Auto, &shards, room)?;
             eprintln!("{place} with {} workers: {why}", default_workers());
@@ -124,9 +128,9 @@ fn windows_by(
 }
 
 /// Every window with its versions, made by whoever comes first.
-pub(crate) fn shards(folder: &Path) -> anyhow::Result<Shards> {
+pub(crate) fn shards(folder: &Path, storage: Storage) -> anyhow::Result<Shards> {
     let (train, normaliser) = windows(folder)?;
-    let augmentation = augmentations(Storage::F32);
+    let augmentation = augmentations(storage);
     let key = augmented_key(Key::builder("benches", 1).finish(), &augmentation, SEED);
     let store = Store::open(&folder.join(CACHE))?;
     Ok(store.augmented(key, &train, &normaliser, &augmentation, SEED, &Silent)?)

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::ensure;
 use burn::tensor::Device;
-use firebox_core::{Event, Key, Requests, Stream};
+use firebox_core::{Event, Key, Requests, Storage, Stream};
 use firebox_loader::{Place, TrainLoader, default_workers};
 use firebox_models::BiLstmMaeConfig;
 use firebox_pipeline::Share;
@@ -38,7 +38,7 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
         blocks >= 2,
         "RUNS is at least 2: the spread of the blocks says how sure the result is"
     );
-    let streamed = loader(shards(folder)?, Place::Stream, default_workers())?;
+    let streamed = loader(shards(folder, Storage::F32)?, Place::Stream, default_workers())?;
     let same = streamed.clone().repeating_the_first()?;
     let (mut ratios, mut steps) = (vec![], [vec![], vec![]]);
     let (mut waited, mut worked) = (0.0, 0.0);

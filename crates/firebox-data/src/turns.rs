@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Does `work` with each job on so many threads, and `take` with each result, in the order of the jobs.
+use firebox_core::new_thread;
+
+/// Does `work` with each job on so many threads, or as many as the system gives, and `take` with each result, in the order
+/// of the jobs.
 ///
 /// Twice as many jobs as there are threads are begun at most before the first of them is taken. After an error
 /// no job is begun. A panic goes on in the caller.
@@ -39,7 +42,10 @@ pub(crate) fn in_turn<J, T: Send, E: Send>(
         }
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let begin =
+            |_| new_thread("firebox-data").and_then(|thread| thread.spawn_scoped(scope, run));
+        // Without those that are refused, the caller's does more.
+        let others: Vec<_> = (1..threads).flat_map(begin).collect();
         run();
         // With its own message, where the scope would say that some thread panicked.
         for thread in others {
@@ -99,6 +105,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
+    use firebox_core::with_threads;
+
     use super::*;
 
     #[test]
@@ -117,6 +125,19 @@ mod tests {
                 assert_eq!(in_turn(threads, 0..jobs, slow, put), Ok(()));
                 assert_eq!(taken, (0..jobs).collect::<Vec<_>>(), "{threads} threads");
             }
+        }
+    }
+
+    #[test]
+    fn threads_that_are_refused_are_done_without() {
+        for given in [0, 1, 3] {
+            let mut taken = vec![];
+            let put = |job| {
+                taken.push(job);
+                Ok::<_, ()>(())
+            };
+            assert_eq!(with_threads(given, || in_turn(4, 0..50, Ok, put)), Ok(()));
+            assert_eq!(taken, (0..50).collect::<Vec<_>>(), "{given} threads");
         }
     }
 

@@ -10,12 +10,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use firebox_core::{AugmentMode, Augmentation, Event, Key, Listener, Silent};
+use firebox_core::{
+    AugmentMode, Augmentation, Event, Key, Listener, Silent, Storage, TrainWindows,
+};
 use firebox_data::{DataConfig, Paths};
 use firebox_eval::Reason;
 use firebox_loader::{
-    AugmentedWindows, HeldOutLoader, HeldOutResident, LoadError, LoaderConfig, Place, Resident,
-    Room, Source, TrainLoader, TrainResident, TrainSource, fits_beside, place, shared_bytes,
+    AugmentedWindows, HeldOutLoader, HeldOutResident, LoadError, LoaderConfig, NormalisedWindows,
+    Place, Resident, Room, Source, TrainLoader, TrainResident, TrainSource, fits_beside, place,
+    shared_bytes,
 };
 use firebox_remote::{RemoteConfig, RemoteError, fetch_until, is_remote};
 
@@ -69,15 +72,20 @@ impl Run<'_> {
         if let Some(message) = unmade(augment) {
             self.listener.on(&Event::Warning { message });
         }
-        let source: Arc<dyn TrainSource> = match augment.mode {
-            AugmentMode::Cached | AugmentMode::None => self.augment(windows, remade)?,
-            AugmentMode::Online => self.augmented_online(windows)?,
+        let (source, placed): (Arc<dyn TrainSource>, Placed) = if is_unvaried(augment) {
+            let source = self.originals(windows)?;
+            let placed = self.placed(source.as_ref())?;
+            (source, placed)
+        } else {
+            let source: Arc<dyn TrainSource> = match augment.mode {
+                AugmentMode::Cached | AugmentMode::None => self.augment(windows, remade)?,
+                AugmentMode::Online => self.augmented_online(windows)?,
+            };
+            let (place, why) = place(self.config.loader.resident, source.as_ref(), self.room()?)?;
+            self.look_at(source.as_ref(), place);
+            (source, Placed { place, why })
         };
-        let room = self.room()?;
-        let (place, why) = place(self.config.loader.resident, source.as_ref(), room)?;
-        self.look_at(source.as_ref(), place);
-        let key = self.resident_key(self.keys.augmented);
-        Ok(Feed { source, key, placed: Placed { place, why } })
+        Ok(Feed { source, key: self.resident_key(self.keys.augmented), placed })
     }
 
     /// The key of samples of this key on this device.
@@ -86,6 +94,19 @@ impl Run<'_> {
             .upstream("augmented", samples)
             .field("device", format!("{:?}", self.device.device))
             .finish()
+    }
+
+    /// The windows as they are, which need not be stored: they are made of their series for each batch.
+    fn originals(
+        &self,
+        windows: &Windows,
+    ) -> Result<Arc<NormalisedWindows<TrainWindows>>, PipelineError> {
+        self.stage("augment", None, &mut 0, || {
+            let (train, normaliser) = (windows.parts.train.clone(), windows.normaliser.clone());
+            let source = NormalisedWindows::new(train, normaliser);
+            let detail = format!("{} windows as they are, not stored", source.len());
+            Ok((Arc::new(source), false, detail))
+        })
     }
 
     fn augmented_online(&self, windows: &Windows) -> Result<Arc<AugmentedWindows>, PipelineError> {
@@ -291,6 +312,12 @@ pub(crate) fn effective(augment: &Augmentation) -> Cow<'_, Augmentation> {
         AugmentMode::None => Cow::Owned(Augmentation { versions: 0, ..augment.clone() }),
         AugmentMode::Cached | AugmentMode::Online => Cow::Borrowed(augment),
     }
+}
+
+/// Whether windows are learned from as they are. Where a type of numbers is asked for, they are stored in it.
+pub(crate) fn is_unvaried(augment: &Augmentation) -> bool {
+    let is_drawn = augment.mode == AugmentMode::Online;
+    effective(augment).versions == 0 && (is_drawn || augment.storage == Storage::F32)
 }
 
 /// What is said of versions that are set where none are made. Only a warning: the mode may lie over a file that has its

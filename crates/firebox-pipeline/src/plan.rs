@@ -7,6 +7,7 @@ use firebox_cache::Store;
 use firebox_core::{AugmentMode, Key, SplitRule};
 use firebox_data::Checks;
 
+use crate::feed::is_unvaried;
 use crate::folder;
 use crate::keys::Keys;
 use crate::stages::written;
@@ -66,6 +67,7 @@ impl Plan {
             "ingest" => series,
             "windows" => StageState::NotStored,
             "augment" if config.augment.mode == AugmentMode::Online => StageState::NotStored,
+            "augment" if is_unvaried(&config.augment) => StageState::NotStored,
             "tokenise" => stored(firebox_cache::TOKENS, keys.windows),
             "augment" => stored(firebox_cache::AUGMENTED, keys.augmented),
             "train" => training,

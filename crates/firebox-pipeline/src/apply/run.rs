@@ -11,7 +11,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Tensor, TensorData};
 use firebox_core::{
     Event, ForecastScaler, HeldOutWindows, Listener, SeriesSet, SplitError, Window, WindowRule,
-    count, unseen,
+    count, new_thread, unseen,
 };
 use firebox_data::{DataError, TableColumn, TableWriter};
 use firebox_export::{Model, ModelCard, SavedModel};
@@ -26,6 +26,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::read_model;
 use crate::settle::{check_environment, matmul_of, multiplying};
+use crate::threads::refused_thread;
 
 /// Numbers of a row group: 32 MB.
 const GROUP: usize = 8 << 20;
@@ -76,8 +77,14 @@ fn apply_to_windows(
         let (to_model, from_files) = sync_channel(0);
         let (to_file, from_model) = sync_channel(1);
         let card = &card;
-        scope.spawn(move || new.read(card, listener, |loaded| to_model.send(loaded).is_ok()));
-        let writer = scope.spawn(move || write(table, &from_model));
+        let read = move || new.read(card, listener, |loaded| to_model.send(loaded).is_ok());
+        new_thread("firebox-read")
+            .and_then(|thread| thread.spawn_scoped(scope, read))
+            .map_err(|source| refused_thread("one that reads files", source))?;
+        // Where it is refused, the reader ends with what it would send to.
+        let writer = new_thread("firebox-write")
+            .and_then(|thread| thread.spawn_scoped(scope, move || write(table, &from_model)))
+            .map_err(|source| refused_thread("one that writes the results", source))?;
         let done = work.all(&model, &from_files, &to_file);
         // The writer ends when nobody writes to it any more, and the reader when nobody reads.
         drop((from_files, to_file));
