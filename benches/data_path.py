@@ -293,6 +293,15 @@ def main():
             for name in ("stream-0", "stream-1", "stream-2", "memory-0", "memory-1", "device"):
                 faster(f"the same, {name}, beside one PyTorch index each", ours[name],
                        peer["torch-index"], 3)
+            for stored in ("f16", "bf16"):
+                measured([program, "gather", f"make-{stored}", folder])
+                line = alone([program, "gather", f"auto-{stored}", folder])
+                what = f"batches of R1's shape, stored as {stored}, as `auto` has them, beside"
+                faster(f"{what} one NumPy index each of f32", line, peer["numpy-index"], 3)
+                if stored == "f16":
+                    halves = alone([*torch, "gather", "numpy-f16", folder, line["rows"]])
+                    faster(f"{what} one NumPy index each of f16, made f32", line, halves, 3)
+                faster(f"{what} a loader of samples", line, loader, 20)
         if "overlapping" in given.only:
             apart(compare.make_bars, folder, given.bars)
             ours = {name: alone([program, "overlapping", name, folder])

@@ -79,6 +79,8 @@ def gather(name, count):
 
     batch = 512
     data = np.random.default_rng(SEED).standard_normal((count, 105, 4), dtype=np.float32)
+    if name == "numpy-f16":
+        data = data.astype(np.float16)
     generator = np.random.default_rng(SEED)
     tensor = torch.from_numpy(data)
 
@@ -87,6 +89,12 @@ def gather(name, count):
         for start in range(0, count, batch):
             torch.from_numpy(data[order[start:start + batch]])
         return count, data.nbytes, count
+
+    def numpy_f16():
+        order = generator.permutation(count)
+        for start in range(0, count, batch):
+            torch.from_numpy(data[order[start:start + batch]].astype(np.float32))
+        return count, 2 * data.nbytes, count
 
     def torch_index():
         order = torch.randperm(count)
@@ -116,7 +124,8 @@ def gather(name, count):
     if name.startswith("per-sample-"):
         case(f"gather/{name}", per_sample(int(name.rsplit("-")[-1])))
     else:
-        case(f"gather/{name}", {"numpy-index": numpy_index, "torch-index": torch_index}[name])
+        ways = {"numpy-index": numpy_index, "numpy-f16": numpy_f16, "torch-index": torch_index}
+        case(f"gather/{name}", ways[name])
 
 
 def overlapping(name, count):

@@ -60,6 +60,14 @@ unsafe fn past_the_caches(from: &[f32], to: &mut [f32]) {
     }
 }
 
+/// Whether the processor makes f32 of f16 by whole vectors.
+pub(crate) fn has_f16() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c");
+    #[cfg(not(target_arch = "x86_64"))]
+    return cfg!(target_arch = "aarch64");
+}
+
 /// Makes f32 of f16, bit for bit as `half` does.
 ///
 /// # Panics
@@ -68,7 +76,7 @@ unsafe fn past_the_caches(from: &[f32], to: &mut [f32]) {
 pub(crate) fn widen_f16(values: &[f16], out: &mut [f32]) {
     assert_eq!(out.len(), values.len(), "one value for each stored value");
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c") {
+    if has_f16() {
         // SAFETY: the processor has both, and the lengths are equal.
         unsafe { widen_f16_wide(values, out) };
         return;

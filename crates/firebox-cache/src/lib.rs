@@ -85,7 +85,7 @@ mod store;
 
 pub use aside::Aside;
 pub use augment::{Applied, Augmenter};
-pub use element::Values;
+pub use element::{Values, widens_fast};
 pub use error::{CacheError, Damage};
 pub use files::FileRecord;
 pub use guard::MappedFile;

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, Range};
 
-use firebox_cache::{Samples, Shards};
+use firebox_cache::{Samples, Shards, widens_fast};
 use firebox_core::{Normaliser, Storage, TrainWindows, Window, Windows};
 
 use crate::{AugmentedWindows, LoadError, SharedSteps};
@@ -107,7 +107,8 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// Whether reading a sample is copying it: values are there as f32.
+    /// Whether reading a sample is copying it, or as fast: values are there as f32, or in half precision that the processor
+    /// widens by whole vectors.
     fn decoded(&self) -> bool {
         false
     }
@@ -341,7 +342,7 @@ macro_rules! mapped_source {
             }
 
             fn decoded(&self) -> bool {
-                self.storage() == Storage::F32
+                widens_fast(self.storage())
             }
 
             fn mapped_bytes(&self) -> u64 {

@@ -10,7 +10,7 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
-use firebox_cache::{Store, augmented_key};
+use firebox_cache::{Store, augmented_key, widens_fast};
 use firebox_core::*;
 use firebox_loader::{
     AugmentedWindows, Batch, HeldOutLoader, HeldOutResident, LoadError, LoaderConfig, Masking,
@@ -634,6 +634,31 @@ fn the_place_is_chosen_by_what_fits_and_says_why() {
     assert!(place(Resident::Device, &Ragged(9_000_000), cpu).is_err());
     assert!(place(Resident::Device, &Ragged(2_000_000), gpu).is_err());
     assert!(chosen(Resident::Device, 1_500_000, gpu).starts_with("device: asked for"));
+}
+
+#[test]
+fn stored_halves_are_read_where_they_lie_as_f32_are() {
+    let parts = parts();
+    let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path()).unwrap();
+    let free = Some(1_000_000_000);
+    let all = [("f32", Storage::F32), ("f16", Storage::F16), ("bf16", Storage::Bf16)];
+    for (name, storage) in all {
+        let settings = Augmentation { versions: 1, storage, ..Augmentation::default() };
+        let key = Key::builder("halves", 1).field("storage", name).finish();
+        let shards =
+            store.augmented(key, &parts.train, &normaliser, &settings, 7, &Silent).unwrap();
+        let placed = |wanted, shared: bool| {
+            let room = Room { device: free.filter(|_| !shared), shared, host: free };
+            place(wanted, &shards, room).unwrap()
+        };
+        let (here, why) = placed(Resident::Auto, true);
+        let from_files = here == Place::Stream && why.ends_with("one copy from the mapped data");
+        assert_eq!(from_files, widens_fast(storage), "{storage:?}: {here}: {why}");
+        assert_eq!(placed(Resident::Memory, true).0, Place::Memory);
+        assert_eq!(placed(Resident::Auto, false).0, Place::Device);
+    }
 }
 
 /// A random walk, split.
