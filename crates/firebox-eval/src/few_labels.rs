@@ -128,7 +128,7 @@ pub struct FewLabels {
     pub majority: Estimate,
     /// Name of that class.
     pub majority_class: String,
-    /// Of the fine-tuned encoder at the largest share, summed over the seeds.
+    /// Of the first arm that was trained, the fine-tuned encoder if it was, at the largest share, summed over the seeds.
     pub confusion: Confusion,
 }
 
@@ -158,8 +158,8 @@ impl FewLabels {
         };
         let count = classes.len();
         let constant = Predictions::single(vec![majority; truth.len()]);
-        let confusion = shares.last().and_then(|share| share.arms.get(&Arm::FineTuned));
-        let confusion = summed(count, truth, confusion);
+        let first = shares.last().and_then(|share| share.arms.values().next());
+        let confusion = summed(count, truth, first);
         let base = Comparison::new(&resampling, count, truth, std::slice::from_ref(&constant));
         let scored =
             shares.iter().map(|share| score(config, &resampling, count, truth, share, &constant));
@@ -176,13 +176,22 @@ impl FewLabels {
         }
     }
 
-    /// The score that a run tells first: of the fine-tuned encoder at the largest share.
+    /// The first arm that was trained with the most labels: the fine-tuned encoder, if it was.
+    pub fn first_arm(&self) -> Option<Arm> {
+        self.shares.last()?.arms.iter().map(|score| score.arm).min()
+    }
+
+    /// The score that a run tells first: of the first arm at the largest share.
     pub fn main_score(&self) -> Option<TestScore> {
-        let share = self.shares.last()?;
-        let own = share.arms.iter().find(|score| score.arm == Arm::FineTuned)?;
+        let (share, arm) = (self.shares.last()?, self.first_arm()?);
+        let own = share.arms.iter().find(|score| score.arm == arm)?;
         let estimate = *own.metrics.get(&self.metric)?;
-        let of = percent(share.share);
-        Some(TestScore::share(format!("{} with {of} of the labels", self.metric.name()), estimate))
+        let (of, metric) = (percent(share.share), self.metric.name());
+        let name = match arm {
+            Arm::FineTuned => format!("{metric} with {of} of the labels"),
+            other => format!("{metric} with {of} of the labels, {}", other.name()),
+        };
+        Some(TestScore::share(name, estimate))
     }
 
     /// One sentence on whether pre-training helps, and at which shares.

@@ -12,8 +12,10 @@
 //!   → Linear → logits [batch, class]
 //! ```
 //!
-//! Convolutions and batch statistics take padding for what it is, steps of zeros, as PyTorch does; the
-//! LSTM and the pooling leave it out. This file knows no loss and no optimizer.
+//! Each convolution finds zeros behind a sample's end, as it does behind the last step of a batch, so that what is computed of a
+//! sample does not depend on how long the others are. A step that a maximum makes of one valid step and none behind it is
+//! left out. Batch statistics of a training count padding, as PyTorch's do; the LSTM and the pooling leave it out. This file
+//! knows no loss and no optimizer.
 
 use burn::module::Module;
 use burn::nn::Linear;
@@ -307,7 +309,8 @@ impl CnnBiLstm {
             "windows of {given} steps are too short for the {} convolutions of cnn-bilstm, each of which halves the steps: they need {fewest}",
             self.blocks.len()
         );
-        let mut x = inputs;
+        let mut lengths = lengths.map(<[usize]>::to_vec);
+        let mut x = without_padding(inputs, lengths.as_deref());
         for (index, Block { conv, norm }) in self.blocks.iter().enumerate() {
             let noise = noise.filter(|_| index == 0);
             x = norm.forward_with(
@@ -315,10 +318,10 @@ impl CnnBiLstm {
                 epilogue,
                 stream(2 + index as u64),
             );
+            lengths.iter_mut().flatten().for_each(|length| *length /= 2);
+            x = without_padding(x, lengths.as_deref());
         }
         let [batch, time, _] = x.dims();
-        let shorter = |length: &usize| (*length >> self.blocks.len()).min(time);
-        let lengths: Option<Vec<usize>> = lengths.map(|all| all.iter().map(shorter).collect());
         let lengths = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
         let x = lstm_outputs(&self.lstm, self.recomputed, x, lengths.as_deref(), stream(0));
         let [_, _, width] = x.dims();

@@ -168,6 +168,36 @@ fn check_convolutions(golden: &Golden) {
 }
 
 #[test]
+fn convolutions_of_a_sample_do_not_depend_on_what_it_is_padded_to() {
+    let device = Device::default();
+    let stream = Stream::new(3, "padded");
+    let (channels, longest) = (4, 41);
+    for head_norm in [false, true] {
+        let config = CnnBiLstmConfig {
+            convolutions: vec![5, 8, 6],
+            hidden: 7,
+            head: 9,
+            head_norm,
+            ..CnnBiLstmConfig::default()
+        };
+        let model = config.init(stream, channels, 3, &device).unwrap().train();
+        let all = firebox_kernels::uniform(stream, [6, longest, channels], -1.0, 1.0, &device);
+        // Running statistics as they are in no new model.
+        drop(model.logits(all.clone(), None, None, None));
+        let model = model.valid();
+        let lengths = [41, 8, 9, 23, 30, 15];
+        let together = values(model.logits(all.clone(), Some(&lengths), None, None));
+        for (row, length) in lengths.into_iter().enumerate() {
+            let alone = all.clone().slice([row..row + 1, 0..length, 0..channels]);
+            let alone = values(model.logits(alone, None, None, None));
+            for (a, b) in alone.iter().zip(&together[row * 3..]) {
+                assert!((a - b).abs() < 1e-5, "{length} steps: {a} alone, {b} beside longer ones");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_classifier_with_attention_is_pytorchs() {
     let golden = Golden::read("bilstm-attention.safetensors");
     let device = Device::default();

@@ -255,6 +255,18 @@ pub(crate) fn steps_saved(path: &Path) -> Option<u64> {
     checkpoints.ok()?.iter().map(|checkpoint| checkpoint.manifest().step).max()
 }
 
+/// Steps that a run has behind it when it begins: all of its training's, if that has ended, or those of its newest whole
+/// checkpoint.
+pub(crate) fn steps_behind(path: &Path) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Ended {
+        steps: u64,
+    }
+    let text = std::fs::read(path.join(firebox_train::SUMMARY_FILE)).ok();
+    let ended: Option<Ended> = text.and_then(|text| serde_json::from_slice(&text).ok());
+    ended.map(|ended| ended.steps).or_else(|| steps_whole(path))
+}
+
 /// Steps that the newest whole checkpoint of a run has behind it: where it goes on from.
 pub(crate) fn steps_whole(path: &Path) -> Option<u64> {
     let checkpoints = firebox_train::checkpoints(&path.join(firebox_train::CHECKPOINT_FOLDER));
@@ -441,6 +453,15 @@ mod tests {
     use super::*;
 
     #[cfg(unix)]
+    #[test]
+    fn a_training_that_has_ended_has_all_its_steps_behind_it() {
+        // Where its best epoch is not its last, the checkpoint that is left is an earlier one.
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(steps_behind(folder.path()), None);
+        std::fs::write(folder.path().join("training.json"), r#"{"steps":294,"epochs":6}"#).unwrap();
+        assert_eq!(steps_behind(folder.path()), Some(294));
+    }
+
     #[test]
     fn whoever_may_read_the_log_may_read_every_file() {
         use std::os::unix::fs::PermissionsExt as _;

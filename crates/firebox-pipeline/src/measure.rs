@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::{Labels, count};
+use firebox_core::{Labels, SplitRule, Window, count};
 use firebox_data::Ingested;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
@@ -101,7 +101,7 @@ pub(crate) fn measure<M: Pretrainable>(
         }),
         test: Arc::new(Stoppable { source: normalised(parts.test.clone()), stop: stop() }),
         channels: channel_names(windows),
-        overlap: overlap(run.config),
+        overlap: overlap(run.config, windows),
     };
     let masked = reconstruct(config, model, &sources, SHOWN_WINDOWS, device, run.listener)?;
     let channels = sources.channels.len();
@@ -173,9 +173,27 @@ impl<S: Source> Source for Stoppable<S> {
     }
 }
 
-/// Consecutive windows that share a step: they are not independent, and intervals must know it.
-pub(crate) fn overlap(config: &PipelineConfig) -> usize {
-    if config.window.whole { 1 } else { config.window.length.div_ceil(config.window.stride) }
+/// Consecutive windows that hang together, which intervals must know: those that share a step, and where the series of the
+/// test part were drawn among all, as many as one of them has in the mean. What is alike in the windows of one subject says
+/// nothing of other subjects.
+pub(crate) fn overlap(config: &PipelineConfig, windows: &Windows) -> usize {
+    if config.window.whole {
+        return 1;
+    }
+    let share_a_step = config.window.length.div_ceil(config.window.stride);
+    let of_a_series = match windows.rule {
+        SplitRule::Series { .. } => of_a_series(windows.parts.test.windows()),
+        _ => 1,
+    };
+    share_a_step.max(of_a_series)
+}
+
+/// Windows of a series in the mean, of series that have any.
+fn of_a_series(windows: &[Window]) -> usize {
+    let mut series: Vec<u32> = windows.iter().map(|window| window.series).collect();
+    series.sort_unstable();
+    series.dedup();
+    windows.len().div_ceil(series.len().max(1))
 }
 
 pub(crate) fn channel_names(windows: &Windows) -> Vec<String> {

@@ -171,6 +171,16 @@ impl Schedule {
         }
     }
 
+    /// Steps in which the rate rises at the start, of a run of this length.
+    pub(crate) fn warmup_steps(&self, at: Progress) -> u64 {
+        match self {
+            Self::Constant(constant) => constant.warmup.steps(at),
+            Self::Cosine(cosine) => cosine.warmup.steps(at),
+            Self::Plateau(plateau) => plateau.warmup.steps(at),
+            Self::OneCycle(_) => 0,
+        }
+    }
+
     /// Tells the schedule a validation loss (NaN for one that could not be computed).
     pub fn observe(&self, loss: f64, state: &mut PlateauState) {
         let Self::Plateau(settings) = self else { return };

@@ -4,6 +4,7 @@
 //! one of the seed and the epoch, so a run that goes on from a checkpoint takes the same steps as
 //! one that was never stopped.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ use tracing::info_span;
 use crate::ahead::{Ahead, Taken};
 use crate::average::{Average, AverageConfig};
 use crate::checkpoint::{
-    Checkpoint, Job, Kind, Saver, Writer, checkpoints, folder_name, load_average, load_weights,
-    newest_whole, recover,
+    Checkpoint, Job, Kind, Manifest, Saver, Writer, best_or_newest, checkpoints, folder_name,
+    leave_whole_best, load_average, load_weights, newest_whole, recover,
 };
 use crate::config::{NonFinite, TrainConfig};
 use crate::division::{BatchWork, Divisions, if_memory_lasts};
@@ -94,7 +95,7 @@ where
     release_buffers();
     let Scaler { scale, overflows, .. } = state.scaler;
     let rollbacks = state.counts.rollbacks;
-    let undone = rollbacks > 0 && state.rollback.proved == Some(0) && optimizer.updates == 0;
+    let undone = rollbacks > 0 && optimizer.updates == 0;
     if outcome != Outcome::Interrupted && undone {
         return Err(TrainError::Undone { steps: state.step, rollbacks });
     }
@@ -122,11 +123,18 @@ where
     if outcome == Outcome::Interrupted {
         return Ok(Trained { model: model.valid(), summary });
     }
+    // What is kept alone from here on has to be whole.
+    leave_whole_best(&folder, run.listener)?;
     let nothing = RollbackSteps::default();
     Writer::new(folder.clone(), &config.checkpoint, run.listener).tidy(nothing, true)?;
-    let kept = |best: &Best| folder.join(folder_name(best.step)).is_dir();
-    if let Some(best) = summary.best.filter(kept) {
+    let kept = |step| Checkpoint::open(&folder.join(folder_name(step))).is_ok();
+    if let Some(best) = summary.best.filter(|best| kept(best.step)) {
         summary.selected = folder_name(best.step);
+    } else if !kept(summary.steps)
+        && let Some(left) = best_or_newest(&folder)?
+    {
+        // The best one was damaged.
+        summary.selected = folder_name(left.manifest().step);
     }
     write_summary(run.folder, &summary)?;
     read_back(model, summary, config, run)
@@ -207,6 +215,7 @@ impl<M: Module> Session<'_, M> {
         let total = config.total_steps(batches);
         let per_epoch = config.steps_per_epoch(batches);
         self.tell_accumulation(batches);
+        self.tell_warmup(Progress { step: 0, total, per_epoch });
         let begun = self.state.rollback.proved.is_some();
         if config.non_finite == NonFinite::Rollback && self.state.step == 0 && !begun {
             self.save(saver, Kind::Step, None)?;
@@ -759,8 +768,14 @@ impl<'a, M: Module> Session<'a, M> {
         let state = match checkpoint {
             None => State::start(run.key, run.seed, Scaler::new(&config.loss_scale)),
             Some(checkpoint) => {
-                let state = checkpoint.state()?;
+                let mut state = checkpoint.state()?;
                 check_same(&state, run)?;
+                let kept = |best: &Best| folder.join(folder_name(best.step)).is_dir();
+                if state.best.as_ref().is_some_and(kept) && leave_whole_best(&folder, run.listener)?
+                {
+                    // Epochs to come are compared with what is left.
+                    state.best = best_of(&folder)?;
+                }
                 checkpoint.restore(&mut model, &mut optimizer, &mut average)?;
                 state
             }
@@ -837,4 +852,13 @@ fn read_back<M: Module>(
         None => load_weights(&selected, &mut model)?,
     }
     Ok(Trained { model: model.valid(), summary })
+}
+
+/// The best epoch of which there is a checkpoint.
+fn best_of(folder: &Path) -> Result<Option<Best>, TrainError> {
+    let left = best_or_newest(folder)?;
+    Ok(left.and_then(|left| {
+        let Manifest { step, epochs, score, .. } = *left.manifest();
+        Some(Best { step, epoch: epochs, loss: score? })
+    }))
 }

@@ -14,9 +14,9 @@ use firebox_core::{Event, Request, Requests, Stream};
 use firebox_loader::Batch;
 use firebox_models::Loss;
 use firebox_train::{
-    CheckpointConfig, Data, EarlyStopping, History, Keep, NonFinite, Objective, Optimizer, Outcome,
-    Pretraining, Schedule, ScoreError, SgdConfig, Streams, TrainConfig, TrainError, checkpoints,
-    load_weights,
+    CheckpointConfig, Constant, Data, EarlyStopping, History, Keep, NonFinite, Objective,
+    Optimizer, Outcome, Pretraining, Schedule, ScoreError, SgdConfig, Streams, TrainConfig,
+    TrainError, Warmup, checkpoints, load_weights,
 };
 use support::{
     Plan, Point, SEED, ToMean, Warnings, autoencoder, config, held_out, loader, point, steps,
@@ -281,12 +281,12 @@ fn a_rollback_passes_over_a_checkpoint_of_broken_weights() {
 fn a_run_of_which_no_update_is_left_is_no_result() {
     let loader = loader(24, 4);
     let data = Data { train: &loader, validation: None };
-    let run = |max_steps| {
+    let run = |max_steps, every| {
         let folder = tempfile::tempdir().unwrap();
         let config = TrainConfig {
             max_steps: Some(max_steps),
             non_finite: NonFinite::Rollback,
-            checkpoint: every_steps(100),
+            checkpoint: every_steps(every),
             ..config(1e-2)
         };
         let objective = ToMean { broken: vec![1, 3, 5] };
@@ -294,11 +294,77 @@ fn a_run_of_which_no_update_is_left_is_no_result() {
         assert_eq!(trained.is_ok(), folder.path().join("training.json").exists());
         trained.map(|trained| weights(&trained.model))
     };
-    let error = run(6).unwrap_err();
-    assert!(matches!(error, TrainError::Undone { steps: 6, rollbacks: 3 }), "{error}");
-    assert!(error.to_string().contains("no update is left of 6 steps"), "{error}");
-    // One is.
-    assert_ne!(run(7).unwrap(), weights(&point()));
+    // With checkpoints between, which hold weights that were gone back to.
+    for every in [100, 2] {
+        let error = run(6, every).unwrap_err();
+        assert!(matches!(error, TrainError::Undone { steps: 6, rollbacks: 3 }), "{error}");
+        assert!(error.to_string().contains("no update is left of 6 steps"), "{error}");
+        // One is.
+        assert_ne!(run(7, every).unwrap(), weights(&point()));
+    }
+}
+
+/// [`ToMean`], away from which training goes.
+struct Away;
+
+impl Objective<Point> for Away {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        let factor = if streams.dropout.is_some() { -1.0 } else { 1.0 };
+        let Loss { value, weight, parts } = ToMean::default().loss(model, batch, streams);
+        Loss { value: value * factor, weight, parts }
+    }
+}
+
+#[test]
+fn a_damaged_best_checkpoint_does_not_take_the_others_with_it() {
+    let (loader, validation) = (loader(24, 4), held_out(8));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let config = TrainConfig { early_stopping: None, ..config(1e-2) };
+    let whole = tempfile::tempdir().unwrap();
+    let plain = Plan::new(whole.path()).train(point(), &Away, data, &config).unwrap();
+    assert_eq!((plain.summary.steps, plain.summary.selected.as_str()), (18, "step-000006"));
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan { stop_at: Some(13), ..Plan::new(folder.path()) };
+    plan.train(point(), &Away, data, &config).unwrap();
+    let best = folder.path().join("checkpoints/step-000006");
+    fs::write(best.join("weights.safetensors"), "short").unwrap();
+    let warnings = Warnings::default();
+    let watch = |event: &Event| warnings.take(event);
+    let plan = Plan { watch: &watch, ..Plan::resumed(folder.path()) };
+    let trained = plan.train(point(), &Away, data, &config).unwrap();
+    assert_eq!((trained.summary.steps, trained.summary.selected.as_str()), (18, "step-000018"));
+    assert_ne!(weights(&trained.model), weights(&plain.model));
+    assert!(best.with_extension("damaged").is_dir() && !best.exists());
+    let warnings = warnings.0.into_inner().unwrap();
+    let [said] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(said.contains("is damaged: it has 5 bytes"), "{said}");
+    assert!(said.ends_with("the best of those that are left is used"), "{said}");
+    // What is left is read back as ever.
+    let again = Plan::resumed(folder.path()).train(point(), &Away, data, &config).unwrap();
+    assert_eq!(weights(&again.model), weights(&trained.model));
+}
+
+#[test]
+fn a_learning_rate_that_never_gets_to_its_peak_is_told_of() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    for (steps, said) in [(18, None), (36, Some("rises for 36 steps"))] {
+        let folder = tempfile::tempdir().unwrap();
+        let warnings = Warnings::default();
+        let watch = |event: &Event| warnings.take(event);
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let schedule = Schedule::Constant(Constant { warmup: Warmup::Steps(steps) });
+        let config = TrainConfig { schedule, ..config(1e-2) };
+        plan.train(point(), &ToMean::default(), data, &config).unwrap();
+        let warnings = warnings.0.into_inner().unwrap();
+        assert_eq!(warnings.len(), usize::from(said.is_some()), "{warnings:?}");
+        assert!(said.is_none_or(|said| warnings[0].contains(said)), "{warnings:?}");
+        assert!(
+            said.is_none()
+                || warnings[0].ends_with("the run has 18: it gets to 5.000e-3 of 1.000e-2"),
+            "{warnings:?}"
+        );
+    }
 }
 
 /// [`ToMean`], whose loss is infinite where nothing is learnt.

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use firebox_pipeline::monitor::{Counted, ProfileConfig};
@@ -296,6 +297,10 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
     }
 }
 
+/// Signals that follow one another faster than this are one: whoever sends one to a process and to its group, as timeout(1)
+/// and schedulers do, sends it twice.
+const ONE_SIGNAL: Duration = Duration::from_millis(100);
+
 /// The first signal asks the work to stop soon, and says what is waited for, the other where no stage is known; the
 /// second ends the program.
 fn stop_on_signal(
@@ -305,7 +310,13 @@ fn stop_on_signal(
 ) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
+    let mut first: Option<Instant> = None;
     ctrlc::set_handler(move || {
+        if first.get_or_insert_with(Instant::now).elapsed() < ONE_SIGNAL
+            && flag.load(Ordering::SeqCst)
+        {
+            return;
+        }
         let again = flag.swap(true, Ordering::SeqCst);
         let said = if again {
             "stopped at once; what was done since the last checkpoint is lost"

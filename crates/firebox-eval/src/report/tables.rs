@@ -39,7 +39,7 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
     let [train, validation, test] = evaluation.windows;
     let blocks = if evaluation.block > 1 {
         format!(
-            " Neighbouring windows overlap, so the bootstrap draws blocks of {}.",
+            " Neighbouring windows overlap or are of one series, so the bootstrap draws blocks of {}.",
             evaluation.block
         )
     } else {

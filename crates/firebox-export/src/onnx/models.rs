@@ -434,17 +434,22 @@ fn cnn_bilstm(
     x: &Value,
     valid: &Valid,
 ) -> Result<Encoded, ExportError> {
-    let mut x = graph.transpose(x, &[0, 2, 1]);
+    let (mut x, mut lengths) = (x.clone(), valid.lengths.clone());
+    let mut valid = None;
     for block in 0..config.convolutions.len() {
+        x = graph.transpose(&x, &[0, 2, 1]);
         x = graph.conv(&x, &format!("blocks.{block}.conv"), 1)?;
         x = graph.batch_norm(&x, &format!("blocks.{block}.norm"))?;
         x = graph.relu(&x);
         x = graph.halve(&x);
+        x = graph.transpose(&x, &[0, 2, 1]);
+        let two = graph.int(2);
+        lengths = graph.node("Div", &[&lengths, &two], &[]);
+        let left = graph.valid(&x, 1, &lengths);
+        x = graph.without_padding(&x, &left);
+        valid = Some(left);
     }
-    let x = graph.transpose(&x, &[0, 2, 1]);
-    let halvings = graph.int(1 << config.convolutions.len());
-    let shorter = graph.node("Div", &[&valid.lengths, &halvings], &[]);
-    let valid = graph.valid(&x, 1, &shorter);
+    let valid = valid.unwrap_or_else(|| graph.valid(&x, 1, &lengths));
     let stack = Recurrent {
         cell: Cell::Lstm,
         prefix: "lstm",

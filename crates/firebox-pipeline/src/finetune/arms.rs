@@ -129,7 +129,7 @@ impl Fitted {
     pub(super) fn scores(&self, run: &Run<'_>, windows: &Windows) -> FewLabels {
         let classes = windows.parts.train.classes();
         let shares = self.shares.clone();
-        let overlap = overlap(run.config);
+        let overlap = overlap(run.config, windows);
         FewLabels::of(&run.config.evaluate, classes, &self.truth, self.majority, overlap, shares)
     }
 }

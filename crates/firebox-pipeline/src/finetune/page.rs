@@ -206,8 +206,9 @@ fn confusion(scores: &FewLabels) -> Part {
         std::iter::once(name.clone()).chain(counts).collect()
     });
     let share = scores.shares.last().map_or(1.0, |share| share.share);
+    let arm = scores.first_arm().unwrap_or(Arm::FineTuned).name();
     let lead = format!(
-        "Predictions of the fine-tuned encoder with {} of the labels, summed over the seeds. `{FILE}` beside this page has those of every training, window by window.",
+        "Predictions of the arm “{arm}” with {} of the labels, summed over the seeds. `{FILE}` beside this page has those of every training, window by window.",
         percent(share)
     );
     let table = table("Confusion", String::new(), &columns, rows.collect());

@@ -151,7 +151,7 @@ pub(super) fn judge(
     let resampling = Resampling {
         stream: Stream::new(evaluate.seed, "halves"),
         resamples: evaluate.resamples,
-        block: evaluate.block.unwrap_or(overlap(run.config)).max(1),
+        block: evaluate.block.unwrap_or(overlap(run.config, windows)).max(1),
         confidence: evaluate.confidence,
     };
     let (subjects, leads) = with_intervals(&resampling, &truth, &subjects);
@@ -262,7 +262,7 @@ fn probe(
         validation: Arc::new(validation),
         test: parts.test.clone(),
         channels: channel_names(windows),
-        overlap: overlap(run.config),
+        overlap: overlap(run.config, windows),
     };
     let channels = sources.channels.len();
     let random = |seed| match run.stop.load(Ordering::Relaxed) {

@@ -11,7 +11,7 @@ use crate::Prepared;
 use crate::compare::changed;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::folder::{Begun, EventLog, PIPELINE, RunFolder, is_otherwise_finished, steps_whole};
+use crate::folder::{Begun, EventLog, PIPELINE, RunFolder, is_otherwise_finished, steps_behind};
 use crate::keys::Keys;
 
 /// Tables of which some settings decide a report and not the training that a run is named after.
@@ -98,7 +98,7 @@ pub(crate) fn started_event(device: &ChosenDevice, path: &Path, listener: &dyn L
     listener.on(&Event::RunStarted {
         run: name.clone(),
         device: device.description.clone(),
-        resumed_at_step: steps_whole(path),
+        resumed_at_step: steps_behind(path),
     });
     name
 }

@@ -397,19 +397,52 @@ pub(crate) fn newest_whole(
             Ok(whole) => return Ok(Some(whole)),
             Err(error) => error,
         };
-        let aside = path.with_extension("damaged");
-        remove(&aside)?;
-        rename(path, &aside)?;
-        let message = format!(
-            "{error}. It was renamed to `{}`; the checkpoint before it is used",
-            aside.display()
-        );
-        listener.on(&Event::Warning { message });
+        set_aside(path, &error, "the checkpoint before it is used", listener)?;
     }
     match folders.len() {
         0 => Ok(None),
         count => Err(CheckpointError::NoneWhole { path: folder.to_owned(), count }),
     }
+}
+
+/// Renames a damaged checkpoint, and says what is done without it.
+fn set_aside(
+    path: &Path,
+    error: &CheckpointError,
+    instead: &str,
+    listener: &dyn Listener,
+) -> Result<(), CheckpointError> {
+    let aside = path.with_extension("damaged");
+    remove(&aside)?;
+    rename(path, &aside)?;
+    let message = format!("{error}. It was renamed to `{}`; {instead}", aside.display());
+    listener.on(&Event::Warning { message });
+    Ok(())
+}
+
+/// The checkpoint with the best score, the first of several, or the newest where none has one.
+pub(crate) fn best_or_newest(folder: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
+    let newest_first = checkpoints(folder)?;
+    let scored = newest_first.iter().filter_map(|found| Some((found, found.manifest.score?)));
+    let best = scored.min_by(|(a, left), (b, right)| {
+        left.total_cmp(right).then(a.manifest.step.cmp(&b.manifest.step))
+    });
+    Ok(best.map(|(found, _)| found).or_else(|| newest_first.first()).cloned())
+}
+
+/// Sets checkpoints aside until the one that [`best_or_newest`] finds is whole, with a warning each; whether any was. A run
+/// that has ended may keep no other.
+pub(crate) fn leave_whole_best(
+    folder: &Path,
+    listener: &dyn Listener,
+) -> Result<bool, CheckpointError> {
+    let mut any = false;
+    while let Some(best) = best_or_newest(folder)? {
+        let Err(error) = best.verify() else { break };
+        set_aside(&best.path, &error, "the best of those that are left is used", listener)?;
+        any = true;
+    }
+    Ok(any)
 }
 
 /// Clears away what a killed process left behind.

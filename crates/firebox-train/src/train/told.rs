@@ -13,6 +13,7 @@ use super::Session;
 use crate::average::AverageConfig;
 use crate::checkpoint::folder_name;
 use crate::run::Summary;
+use crate::schedule::{PlateauState, Progress};
 
 /// Time without a batch after which that is said.
 pub(super) const SILENT: Duration = Duration::from_secs(30);
@@ -86,6 +87,24 @@ impl<M: Module> Session<'_, M> {
         };
         let message = format!(
             "`train.accumulate` is {accumulate}, and an epoch has {batches}: each epoch is one update, of all its batches"
+        );
+        self.run.listener.on(&Event::Warning { message });
+    }
+
+    /// Says that the learning rate never gets to where it is to rise.
+    pub(super) fn tell_warmup(&self, run: Progress) {
+        let (steps, total) = (self.config.schedule.warmup_steps(run), run.total);
+        if steps <= total || total == 0 {
+            return;
+        }
+        let peak = self.config.learning_rate();
+        let last = self.config.schedule.learning_rate(
+            peak,
+            Progress { step: total - 1, ..run },
+            &PlateauState::default(),
+        );
+        let message = format!(
+            "the learning rate rises for {steps} steps (`warmup` in `train.schedule`), and the run has {total}: it gets to {last:.3e} of {peak:.3e}"
         );
         self.run.listener.on(&Event::Warning { message });
     }
