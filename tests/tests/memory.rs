@@ -265,9 +265,9 @@ fn divided_below_enough(
     let limits = (3..=12).rev().map(|parts| parts * large);
     let enough = limits.take_while(whole).last().expect("a limit that is enough");
     // Near what is too little to go on with, a run may end before anything is divided: other limits between, then.
-    let shifts = [0, small / 3, 2 * small / 3];
-    let (run, said) = shifts
+    let (run, said) = [0, 3, 1, 5, 2, 4]
         .into_iter()
+        .map(|sixth| sixth * small / 6)
         .flat_map(|shift| (1..=large / small).map(move |parts| parts * small - shift))
         .filter_map(|less| run(enough - less))
         .find(|(run, _)| is_divided(run))

@@ -349,12 +349,12 @@ fn a_second_signal_has_an_exit_code_of_its_own() {
     let forced = (0..10).any(|_| {
         let project = project();
         let arguments =
-            ["run", "p.toml", "--set", "train.epochs=4000", "--set", "model.bilstm-mae.hidden=96"];
+            ["run", "p.toml", "--set", "train.epochs=4000", "--set", "model.bilstm-mae.hidden=768"];
         let mut run = command(project.path(), &arguments);
         let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         wait_for(project.path(), "\"step\":1,");
         let id = child.id().to_string();
-        for _ in 0..200 {
+        for _ in 0..1000 {
             Command::new("kill").args(["-INT", &id]).stderr(Stdio::null()).status().unwrap();
             if child.try_wait().unwrap().is_some() {
                 break;
@@ -367,6 +367,21 @@ fn a_second_signal_has_an_exit_code_of_its_own() {
         lost
     });
     assert!(forced, "no second signal came before the step's end");
+}
+
+/// As timeout(1) sends it, to the process and to its group.
+#[cfg(unix)]
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one() {
+    let project = project();
+    let mut run = command(project.path(), &["run", "p.toml", "--set", "train.epochs=4000"]);
+    let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for(project.path(), "\"step\":1,");
+    let id = child.id().to_string();
+    let twice = ["-INT", &id, &id];
+    assert!(Command::new("kill").args(twice).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), Some(130), "{}", errors(&output));
 }
 
 /// A closed terminal hangs up; what is written to it after that is lost, and nothing else.

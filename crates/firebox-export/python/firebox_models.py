@@ -119,10 +119,12 @@ class CnnBiLstm(nn.Module):
         self.after_hidden = nn.Dropout(classifier_dropout)
 
     def encode_with_lengths(self, x, lengths):
-        x = (x * valid_steps(lengths, x.shape[1])).transpose(1, 2)
+        x = x * valid_steps(lengths, x.shape[1])
         for block in self.blocks:
-            x = self.after_convolution(F.max_pool1d(F.relu(block["norm"](block["conv"](x))), 2))
-        x, lengths = x.transpose(1, 2), lengths // 2 ** len(self.blocks)
+            x = F.max_pool1d(F.relu(block["norm"](block["conv"](x.transpose(1, 2)))), 2)
+            x, lengths = self.after_convolution(x).transpose(1, 2), lengths // 2
+            # The next convolution finds zeros behind a sample's end, however far it is padded.
+            x = x * valid_steps(lengths, x.shape[1])
         x = self.head(run_lstm(self.lstm, x, lengths))
         if self.head_norm is not None:
             x = self.head_norm(x.transpose(1, 2)).transpose(1, 2)

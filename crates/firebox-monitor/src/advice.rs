@@ -189,7 +189,7 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
         return None;
     }
     let said = format!(
-        "{} of the time of training went by waiting for data: {} of {} ms a step",
+        "{} of the time of training, validation and checkpoints counted in, went by waiting for data: {} of {} ms a step",
         percent(share),
         significant(mean),
         significant(of)

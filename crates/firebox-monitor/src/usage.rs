@@ -263,13 +263,18 @@ impl Usage {
         if !later.is_empty() {
             timings.push((WARM_UP, format!("{} ms", significant(beyond))));
         }
+        let steps = StepTimes::sum(&self.times);
+        let of_training = |share| format!("{} of training", percent(share));
+        let of_a_step = |share| format!("{} of a step", percent(share));
+        let waiting = steps.as_ref().map(|times| of_a_step(times.waiting_share()));
+        let waiting = [of_training(shares.data)].into_iter().chain(waiting);
         timings.extend([
-            ("waiting for data", percent(shares.data)),
-            ("standing still for checkpoints", percent(shares.saves)),
-            ("validation", percent(shares.validation)),
+            ("waiting for data", waiting.collect::<Vec<_>>().join(", ")),
+            ("standing still for checkpoints", of_training(shares.saves)),
+            ("validation", of_training(shares.validation)),
         ]);
-        if let Some(times) = StepTimes::sum(&self.times) {
-            timings.extend(times.shares().map(|(name, share)| (name, percent(share))));
+        if let Some(times) = steps {
+            timings.extend(times.shares().map(|(name, share)| (name, of_a_step(share))));
             timings.push(("limited by", times.limit()));
         }
         let busy = self.training_mean(CPU_SHARE).map(percent);

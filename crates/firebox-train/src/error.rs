@@ -163,7 +163,7 @@ pub enum TrainError {
     /// Each update was undone by a rollback, so nothing was learnt.
     #[error(
         "no update is left of {steps} steps, so nothing was learnt: weights and optimizer went back {rollbacks} times, \
-         the last time to the start; lower the optimizer's `learning_rate` or `train.clip`, look for \
+         and nothing but the weights of the start is left; lower the optimizer's `learning_rate` or `train.clip`, look for \
          values that are not finite in the data, or set `train.non_finite` to `stop` to see the first step"
     )]
     Undone {

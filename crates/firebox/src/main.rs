@@ -216,8 +216,8 @@ fn main() -> ExitCode {
 #[cfg(unix)]
 const TOO_LITTLE: &str = "memory was refused where a run cannot go on with less, as it does in steps, validations and checkpoints\n  \
      what was complete is kept: the same command goes on from there\n  \
-     give it more memory (ulimit -d and -v, its control group), or let it take less at once: evaluate.batch_size, or a smaller \
-     model where it ended before its first step";
+     give it more memory (ulimit -d and -v, its control group), or let it take less at once: evaluate.batch_size, or where it ended \
+     before its first step a smaller model, or a number for loader.batch_size if that is \"auto\"";
 
 fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     let source = match (&flags.resume, &flags.file) {

@@ -86,22 +86,32 @@ pub(super) fn check(
         ));
     }
     let smallest = shares.iter().copied().fold(f64::INFINITY, f64::min);
-    let drawn = counts(train, &draw(train, smallest, by_series, Stream::new(0, "check")));
-    let short = (0..fitted.len()).find(|class| fitted[*class] > 0 && drawn[*class] < FEWEST);
-    match short {
-        Some(class) => {
-            refuse(too_few(name(class), [drawn[class], fitted[class]], shares, smallest, by_series))
-        }
-        None => Ok(()),
-    }
+    let drawn = |share| counts(train, &draw(train, share, by_series, Stream::new(0, "check")));
+    let short = |drawn: &[usize]| {
+        (0..fitted.len()).find(|class| fitted[*class] > 0 && drawn[*class] < FEWEST)
+    };
+    let of_smallest = drawn(smallest);
+    let Some(class) = short(&of_smallest) else { return Ok(()) };
+    // As it is drawn, not as it would be by windows: whole series are drawn where the split is by them.
+    let hundredths = (1..=100).map(|hundredths| f64::from(hundredths) / 100.0);
+    let least =
+        hundredths.filter(|share| *share > smallest).find(|share| short(&drawn(*share)).is_none());
+    refuse(too_few(
+        name(class),
+        [of_smallest[class], fitted[class]],
+        shares,
+        (smallest, least),
+        by_series,
+    ))
 }
 
-/// What is said of a class of which the smallest share leaves too few windows, and of which there are so many in all.
+/// What is said of a class of which the smallest share leaves too few windows, and of which there are so many in all; `least`
+/// is a share that leaves enough of each, if there is one.
 fn too_few(
     class: &str,
     [drawn, all]: [usize; 2],
     shares: &[f64],
-    smallest: f64,
+    (smallest, least): (f64, Option<f64>),
     by_series: bool,
 ) -> String {
     let unit = if by_series { "series" } else { "windows" };
@@ -113,13 +123,15 @@ fn too_few(
             "the class `{class}` has {windows}, and {takes}\n  label more {unit} of it, leave the class out of the data, or choose another split or another seed of it"
         );
     }
-    let least = (100.0 * FEWEST as f64 / all as f64).ceil() / 100.0;
-    let way_out = match shares.iter().all(|share| *share < least) {
-        true => format!("name shares of about {least:.2} and more in `finetune.shares`"),
-        false => format!("leave shares below about {least:.2} out of `finetune.shares`"),
+    let way_out = match least {
+        None => String::new(),
+        Some(least) if shares.iter().all(|share| *share < least) => {
+            format!("name shares of {least:.2} and more in `finetune.shares`, or ")
+        }
+        Some(least) => format!("leave shares below {least:.2} out of `finetune.shares`, or "),
     };
     format!(
-        "a share of {smallest} of the labels leaves {drawn} of the {all} windows of the class `{class}`, and {takes}\n  {way_out}, or label more {unit}"
+        "a share of {smallest} of the labels leaves {drawn} of the {all} windows of the class `{class}`, and {takes}\n  {way_out}label more {unit}"
     )
 }
 
@@ -208,9 +220,13 @@ mod tests {
         check(&two.train, &two.test, &[0.1, 1.0], true).unwrap();
         let message = refused(&two, &[0.001, 1.0]);
         assert!(message.contains("a share of 0.001 of the labels leaves 0 of the"), "{message}");
-        assert!(message.contains("leave shares below about 0."), "{message}");
+        // What is advised is enough, and a hundredth less is not.
+        let advised = message.split("leave shares below ").nth(1).unwrap();
+        let least: f64 = advised.split(' ').next().unwrap().parse().unwrap();
+        check(&two.train, &two.test, &[least, 1.0], true).unwrap();
+        refused(&two, &[least - 0.01, 1.0]);
         let message = refused(&two, &[0.001]);
-        assert!(message.contains("name shares of about 0."), "{message}");
+        assert!(message.contains(&format!("name shares of {least:.2} and more")), "{message}");
         let one = parts(40, |_| 1);
         let message = refused(&one, &[1.0]);
         assert!(message.contains("are of the class `move`: there is nothing"), "{message}");
@@ -220,14 +236,15 @@ mod tests {
 
     #[test]
     fn of_a_class_with_one_window_no_share_is_advised() {
-        let said = |all: usize, share: f64| too_few("rare", [0, all], &[share], share, false);
+        let said =
+            |all: usize, share: f64| too_few("rare", [0, all], &[share], (share, Some(0.2)), false);
         assert_eq!(
             said(1, 1.0),
             "the class `rare` has 1 labelled training window, and it takes at least 2 of each class\n  label more windows of it, leave the class out of the data, or choose another split or another seed of it"
         );
         assert_eq!(
             said(10, 0.1),
-            "a share of 0.1 of the labels leaves 0 of the 10 windows of the class `rare`, and it takes at least 2 of each class\n  name shares of about 0.20 and more in `finetune.shares`, or label more windows"
+            "a share of 0.1 of the labels leaves 0 of the 10 windows of the class `rare`, and it takes at least 2 of each class\n  name shares of 0.20 and more in `finetune.shares`, or label more windows"
         );
     }
 }

@@ -268,7 +268,8 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     let parts = &windows.parts;
     draw::check(&parts.train, &parts.test, &settings.shares, by_series)?;
     let begin = match &settings.encoder {
-        Some(_) if !settings.arms.iter().any(|arm| arm.is_pretrained()) => None,
+        // No arm would begin with them.
+        _ if !settings.arms.iter().any(|arm| arm.is_pretrained()) => None,
         Some(encoder) => {
             let named = located(encoder);
             Origin::of(&named)?.check_windows(run, &windows)?;
@@ -305,8 +306,15 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         Ok((scores, false, detail))
     })?;
     work.remade += evaluated;
-    if let Some(TestScore { estimate, .. }) = scores.main_score() {
-        let (name, value) = ("test/fine_tuned".to_owned(), estimate.value);
+    if let (Some(TestScore { estimate, .. }), Some(arm)) = (scores.main_score(), scores.first_arm())
+    {
+        let name = match arm {
+            Arm::FineTuned => "fine_tuned",
+            Arm::PreTrainedFrozen => "pre_trained_frozen",
+            Arm::FromScratch => "from_scratch",
+            Arm::RandomFrozen => "random_frozen",
+        };
+        let (name, value) = (format!("test/{name}"), estimate.value);
         run.listener.on(&Event::Scored { name, value });
     }
     let classes = windows.parts.train.classes();

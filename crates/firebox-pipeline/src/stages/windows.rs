@@ -152,8 +152,12 @@ impl Run<'_> {
         splits: impl IntoIterator<Item = &'a Split>,
         horizon: usize,
     ) {
-        const NAMED: usize = 5;
         let splits: Vec<&Split> = splits.into_iter().collect();
+        if let [split] = splits[..]
+            && let Some(message) = untested(split)
+        {
+            self.listener.on(&Event::Warning { message });
+        }
         let parts = splits.iter().flat_map(|split| -> [&firebox_core::Windows; 3] {
             [&split.train, &split.validation, &split.test]
         });
@@ -171,15 +175,77 @@ impl Run<'_> {
         if unused.is_empty() {
             return;
         }
-        let more = if unused.len() > NAMED { ", …" } else { "" };
         self.listener.on(&Event::Warning {
             message: format!(
-                "{} of {} series have no window and are not used ({}{more}): a window takes {} steps without a gap on one side of each boundary; make windows shorter, fill gaps (`data.checks.gaps`) where rows are missing, correct `data.interval` if it is shorter than the steps between rows, or leave these series out",
+                "{} of {} series have no window and are not used ({}): a window takes {} steps without a gap on one side of each boundary; make windows shorter, fill gaps (`data.checks.gaps`) where rows are missing, correct `data.interval` if it is shorter than the steps between rows, or leave these series out",
                 unused.len(),
                 series.len(),
-                unused[..unused.len().min(NAMED)].join(", "),
+                some(&unused),
                 self.config.window.length + horizon
             ),
         });
+    }
+}
+
+/// What is said of series that are trained on and not tested, where others are both: by time, those that end before the
+/// test part begins, or soon after. Scores say nothing of them.
+fn untested(split: &Split) -> Option<String> {
+    let series = split.train.set().series();
+    let of = |part: &firebox_core::Windows| {
+        let mut has = vec![false; series.len()];
+        part.windows().iter().for_each(|window| has[window.series as usize] = true);
+        has
+    };
+    let [train, test] = [of(&split.train), of(&split.test)];
+    let both = train.iter().zip(&test).any(|(train, test)| *train && *test);
+    let names = series.iter().zip(train.iter().zip(&test));
+    let names = names.filter(|(_, (train, test))| **train && !**test);
+    let names: Vec<String> = names.map(|(series, _)| format!("`{}`", series.name)).collect();
+    (both && !names.is_empty()).then(|| {
+        format!(
+            "{} of {} series are trained on and have no test window ({}): they end before the test part, or too soon in it, and the scores say nothing of them",
+            names.len(),
+            series.len(),
+            some(&names)
+        )
+    })
+}
+
+/// The first of some names.
+fn some(names: &[String]) -> String {
+    const NAMED: usize = 5;
+    let more = if names.len() > NAMED { ", …" } else { "" };
+    format!("{}{more}", names[..names.len().min(NAMED)].join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use firebox_core::{Channel, Labels, Role, Series, SeriesSet, SplitRule, WindowRule, split};
+
+    use super::*;
+
+    #[test]
+    fn series_that_end_before_the_test_part_are_named() {
+        let parts = |steps: &[usize]| {
+            let series = steps.iter().zip(["long", "short", "brief"]).map(|(steps, name)| {
+                let values = (0..*steps).map(|step| step as f64).collect();
+                Series::regular(name, 0, 60_000_000, values, 1)
+            });
+            let channels = vec![Channel::new("x", Role::Other)];
+            let set = Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap());
+            let rule = WindowRule { length: 8, stride: 4, whole: false };
+            split(&set, &rule, &SplitRule::time(0.1, 0.2), &Labels::None).unwrap()
+        };
+        assert_eq!(untested(&parts(&[200])), None);
+        assert_eq!(untested(&parts(&[200, 200])), None);
+        let said = untested(&parts(&[200, 60, 40])).unwrap();
+        assert!(
+            said.starts_with(
+                "2 of 3 series are trained on and have no test window (`short`, `brief`)"
+            ),
+            "{said}"
+        );
     }
 }

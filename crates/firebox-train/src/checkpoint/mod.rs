@@ -17,7 +17,7 @@ mod saver;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read as _, Write};
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
@@ -274,7 +274,7 @@ impl Checkpoint {
     /// # Errors
     /// The first file that is missing or differs.
     pub fn verify(&self) -> Result<(), CheckpointError> {
-        self.manifest.files.keys().try_for_each(|name| self.read(name).map(drop))
+        self.manifest.files.keys().try_for_each(|name| self.pass(name, |_| {}))
     }
 
     /// What the run remembered beside weights and moments.
@@ -294,21 +294,42 @@ impl Checkpoint {
 
     /// The bytes of a file, as the manifest promises them.
     fn read(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        let there = fs::metadata(self.path.join(name)).map_or(0, |found| found.len());
+        let promised = self.manifest.files.get(name).map_or(0, |entry| entry.bytes);
+        let mut bytes = Vec::with_capacity(there.min(promised) as usize);
+        self.pass(name, |part| bytes.extend_from_slice(part))?;
+        Ok(bytes)
+    }
+
+    /// Hands on the bytes of a file, as the manifest promises them, part by part: that they are is known at the end.
+    fn pass(&self, name: &str, mut take: impl FnMut(&[u8])) -> Result<(), CheckpointError> {
         let path = self.path.join(name);
+        let unread = |source| CheckpointError::Read { path: path.clone(), source };
         let damaged = |what: String| CheckpointError::Damaged { path: path.clone(), what };
         let Some(entry) = self.manifest.files.get(name) else {
             return Err(damaged("the manifest does not list it".to_owned()));
         };
-        let bytes = fs::read(&path)
-            .map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
-        if bytes.len() as u64 != entry.bytes {
-            return Err(damaged(format!("it has {} bytes of {}", bytes.len(), entry.bytes)));
+        let mut file = File::open(&path).map_err(unread)?;
+        let found = file.metadata().map_err(unread)?.len();
+        if found != entry.bytes {
+            return Err(damaged(format!("it has {found} bytes of {}", entry.bytes)));
         }
-        let found = sha256(&bytes);
+        let (mut hasher, mut part) = (Sha256::new(), vec![0; PART]);
+        loop {
+            let read = match file.read(&mut part) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(unread(error)),
+            };
+            hasher.update(&part[..read]);
+            take(&part[..read]);
+        }
+        let found = hexadecimal(hasher);
         if found != entry.sha256 {
             return Err(damaged(format!("its SHA-256 is {found}, not {}", entry.sha256)));
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// Whether there is an average of the weights.
@@ -325,6 +346,9 @@ impl Checkpoint {
             .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
     }
 }
+
+/// Bytes of a file that are hashed at a time.
+const PART: usize = 1 << 16;
 
 /// Gives a model the weights of a checkpoint folder, or of a single safetensors file with
 /// PyTorch's names and layout.
@@ -587,10 +611,6 @@ fn remove(path: &Path) -> Result<(), CheckpointError> {
         }
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    hexadecimal(Sha256::new_with_prefix(bytes))
 }
 
 fn hexadecimal(digest: Sha256) -> String {
