@@ -375,7 +375,7 @@ fn a_second_signal_has_an_exit_code_of_its_own() {
 fn a_signal_that_comes_twice_at_once_is_one() {
     let project = project();
     let mut run = command(project.path(), &["run", "p.toml", "--set", "train.epochs=4000"]);
-    let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for(project.path(), "\"step\":1,");
     let id = child.id().to_string();
     let twice = ["-INT", &id, &id];
