@@ -556,6 +556,25 @@ pub enum DataError {
         /// The moment.
         at: String,
     },
+    /// Longer bars among the others, stamped by when they open.
+    #[error(
+        "series `{series}`, from {at} on: {rows} rows in a row are {step} apart, and a bar takes {interval}; if they are bars of {step}, they close later than \
+         `data.timeframes.stamp` = \"open\" says, and features would look ahead\n  \
+         cut those rows out, bring them to one length with the others before, or set data.interval to {step} if all bars take as long; set \
+         data.timeframes.stamp = \"close\" if times say when bars close"
+    )]
+    TimeframeSteps {
+        /// The series.
+        series: String,
+        /// The first of them.
+        at: String,
+        /// How many.
+        rows: usize,
+        /// The time between two of them.
+        step: String,
+        /// The time between two others.
+        interval: String,
+    },
     /// A feature that is no number.
     #[error(
         "series `{series}`, {at}: the feature `{feature}` is {value}, because its prices lie too far apart\n  correct the file, or leave such bars out (`data.checks.ohlc`)"

@@ -102,6 +102,34 @@ impl Steps {
     }
 }
 
+/// Rows in a row that lie evenly farther apart than a bar takes, from which on they are taken for longer bars: of a bar that is
+/// stamped by when it opens, nothing else says when it closes. A choice; gaps of markets do not come so often one after the other.
+const MOST_ALIKE: usize = 20;
+
+/// Such rows.
+#[derive(Default)]
+struct Alike {
+    last: Option<i64>,
+    step: i64,
+    rows: usize,
+    /// The first of them.
+    first: i64,
+}
+
+impl Alike {
+    /// How many there are with this row.
+    fn add(&mut self, time: i64, interval: i64) -> usize {
+        let last = self.last.replace(time);
+        let step = last.map_or(0, |last| time - last);
+        match step {
+            step if step < 2 * interval => (self.step, self.rows) = (0, 0),
+            step if step == self.step => self.rows += 1,
+            step => (self.step, self.rows, self.first) = (step, 1, last.unwrap_or(time)),
+        }
+        self.rows
+    }
+}
+
 impl<'a> Plan<'a> {
     /// Looks at the settings and at all prices.
     pub(super) fn of(
@@ -135,10 +163,14 @@ impl<'a> Plan<'a> {
             bars.saturating_sub(warmup(run.start, self.frames))
         };
         let (mut steps, mut run, mut last) = (0, 0..0, None);
+        let mut alike = Alike::default();
         for part in parts(times.len()) {
             DataError::heed(self.stop)?;
             let values = series.values.part(part.start * width..part.end * width);
             for (time, row) in times[part].iter().zip(values.chunks_exact(width)) {
+                if self.frames.stamp == Stamp::Open && alike.add(*time, self.source) == MOST_ALIKE {
+                    return Err(self.longer(series, &alike));
+                }
                 if self.prices.iter().any(|price| row[*price] <= 0.0) {
                     let (series, at) = (series.name.clone(), time::format(*time));
                     return Err(DataError::TimeframePrice { series, at });
@@ -160,6 +192,17 @@ impl<'a> Plan<'a> {
             run.end -= base;
         }
         Ok(steps + left(&run))
+    }
+
+    /// What is said of rows that lie evenly farther apart than a bar takes.
+    fn longer(&self, series: &Series, alike: &Alike) -> DataError {
+        DataError::TimeframeSteps {
+            series: series.name.clone(),
+            at: time::format(alike.first),
+            rows: MOST_ALIKE,
+            step: Interval::whole(alike.step).to_string(),
+            interval: Interval::whole(self.source).to_string(),
+        }
     }
 
     /// From the time of a row to the moment at which its bar closes.

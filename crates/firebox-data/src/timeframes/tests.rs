@@ -107,6 +107,33 @@ fn a_changed_future_changes_no_feature_and_one_that_looks_ahead_is_found() {
 }
 
 #[test]
+fn longer_bars_among_those_of_a_minute_are_refused_where_they_would_look_ahead() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |longer: i64, stamp| {
+        let mut times: Vec<i64> = (0..longer).map(|row| row * 600).collect();
+        let first = longer * 600;
+        times.extend((0..4 * 1440).map(|row| first + row * 60));
+        let bar = |(row, second): (usize, &i64)| {
+            let price = 100.0 + (row % 7) as f64;
+            let time = crate::time::format(second * 1_000_000);
+            format!("{time},{price},{},{},{price}\n", price + 1.0, price - 1.0)
+        };
+        let rows: String = times.iter().enumerate().map(bar).collect();
+        let config = config(folder.path(), Timeframes { stamp, ..short() });
+        std::fs::write(folder.path().join("bars.csv"), format!("time,open,high,low,close\n{rows}"))
+            .unwrap();
+        ingest(&config, folder.path(), &Silent).map(|data| data.set.series()[0].len())
+    };
+    // As many gaps of one length may come one after the other.
+    assert!(read(19, Stamp::Open).unwrap() > 100);
+    assert!(read(200, Stamp::Close).unwrap() > 100);
+    let error = read(200, Stamp::Open).unwrap_err().to_string();
+    let expected = "series `bars`, from 1970-01-01T00:00:00Z on: 20 rows in a row are 10min apart, and a bar takes 1min";
+    assert!(error.starts_with(expected), "{error}");
+    assert!(error.contains("set data.interval to 10min if all bars take as long"), "{error}");
+}
+
+#[test]
 fn only_closed_bars_are_visible() {
     // One price a minute: the close of a bar is the number of the minute in which it ends.
     let minutes = 3 * 1440;
