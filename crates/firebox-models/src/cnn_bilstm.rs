@@ -318,7 +318,8 @@ impl CnnBiLstm {
                 epilogue,
                 stream(2 + index as u64),
             );
-            lengths.iter_mut().flatten().for_each(|length| *length /= 2);
+            let [_, left, _] = x.dims();
+            lengths.iter_mut().flatten().for_each(|length| *length = (*length / 2).min(left));
             x = without_padding(x, lengths.as_deref());
         }
         let [batch, time, _] = x.dims();

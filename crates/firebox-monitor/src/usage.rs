@@ -266,10 +266,12 @@ impl Usage {
         let steps = StepTimes::sum(&self.times);
         let of_training = |share| format!("{} of training", percent(share));
         let of_a_step = |share| format!("{} of a step", percent(share));
-        let waiting = steps.as_ref().map(|times| of_a_step(times.waiting_share()));
-        let waiting = [of_training(shares.data)].into_iter().chain(waiting);
+        let mut waiting = of_training(shares.data);
+        if let Some(times) = &steps {
+            waiting += &format!(", {}", of_a_step(times.waiting_share()));
+        }
         timings.extend([
-            ("waiting for data", waiting.collect::<Vec<_>>().join(", ")),
+            ("waiting for data", waiting),
             ("standing still for checkpoints", of_training(shares.saves)),
             ("validation", of_training(shares.validation)),
         ]);

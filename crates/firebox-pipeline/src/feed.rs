@@ -72,20 +72,19 @@ impl Run<'_> {
         if let Some(message) = unmade(augment) {
             self.listener.on(&Event::Warning { message });
         }
-        let (source, placed): (Arc<dyn TrainSource>, Placed) = if is_unvaried(augment) {
+        let key = self.resident_key(self.keys.augmented);
+        if is_unvaried(augment) {
             let source = self.originals(windows)?;
             let placed = self.placed(source.as_ref())?;
-            (source, placed)
-        } else {
-            let source: Arc<dyn TrainSource> = match augment.mode {
-                AugmentMode::Cached | AugmentMode::None => self.augment(windows, remade)?,
-                AugmentMode::Online => self.augmented_online(windows)?,
-            };
-            let (place, why) = place(self.config.loader.resident, source.as_ref(), self.room()?)?;
-            self.look_at(source.as_ref(), place);
-            (source, Placed { place, why })
+            return Ok(Feed { source, key, placed });
+        }
+        let source: Arc<dyn TrainSource> = match augment.mode {
+            AugmentMode::Cached | AugmentMode::None => self.augment(windows, remade)?,
+            AugmentMode::Online => self.augmented_online(windows)?,
         };
-        Ok(Feed { source, key: self.resident_key(self.keys.augmented), placed })
+        let (place, why) = place(self.config.loader.resident, source.as_ref(), self.room()?)?;
+        self.look_at(source.as_ref(), place);
+        Ok(Feed { source, key, placed: Placed { place, why } })
     }
 
     /// The key of samples of this key on this device.
@@ -315,9 +314,14 @@ pub(crate) fn effective(augment: &Augmentation) -> Cow<'_, Augmentation> {
 }
 
 /// Whether windows are learned from as they are. Where a type of numbers is asked for, they are stored in it.
-pub(crate) fn is_unvaried(augment: &Augmentation) -> bool {
+fn is_unvaried(augment: &Augmentation) -> bool {
     let is_drawn = augment.mode == AugmentMode::Online;
     effective(augment).versions == 0 && (is_drawn || augment.storage == Storage::F32)
+}
+
+/// Whether windows are stored before they are learned from.
+pub(crate) fn is_stored(augment: &Augmentation) -> bool {
+    augment.mode != AugmentMode::Online && !is_unvaried(augment)
 }
 
 /// What is said of versions that are set where none are made. Only a warning: the mode may lie over a file that has its

@@ -452,7 +452,6 @@ pub(crate) fn replay(path: &Path, take: &mut dyn FnMut(&Event)) -> Result<Attemp
 mod tests {
     use super::*;
 
-    #[cfg(unix)]
     #[test]
     fn a_training_that_has_ended_has_all_its_steps_behind_it() {
         // Where its best epoch is not its last, the checkpoint that is left is an earlier one.
@@ -462,6 +461,7 @@ mod tests {
         assert_eq!(steps_behind(folder.path()), Some(294));
     }
 
+    #[cfg(unix)]
     #[test]
     fn whoever_may_read_the_log_may_read_every_file() {
         use std::os::unix::fs::PermissionsExt as _;

@@ -182,18 +182,21 @@ pub(crate) fn overlap(config: &PipelineConfig, windows: &Windows) -> usize {
     }
     let share_a_step = config.window.length.div_ceil(config.window.stride);
     let of_a_series = match windows.rule {
-        SplitRule::Series { .. } => of_a_series(windows.parts.test.windows()),
+        SplitRule::Series { .. } => {
+            let test = windows.parts.test.windows();
+            test.len().div_ceil(series_of(test).max(1))
+        }
         _ => 1,
     };
     share_a_step.max(of_a_series)
 }
 
-/// Windows of a series in the mean, of series that have any.
-fn of_a_series(windows: &[Window]) -> usize {
+/// Series that these windows are of.
+pub(crate) fn series_of(windows: &[Window]) -> usize {
     let mut series: Vec<u32> = windows.iter().map(|window| window.series).collect();
     series.sort_unstable();
     series.dedup();
-    windows.len().div_ceil(series.len().max(1))
+    series.len()
 }
 
 pub(crate) fn channel_names(windows: &Windows) -> Vec<String> {

@@ -4,10 +4,10 @@ use std::fmt;
 use std::path::Path;
 
 use firebox_cache::Store;
-use firebox_core::{AugmentMode, Key, SplitRule};
+use firebox_core::{Key, SplitRule};
 use firebox_data::Checks;
 
-use crate::feed::is_unvaried;
+use crate::feed::is_stored;
 use crate::folder;
 use crate::keys::Keys;
 use crate::stages::written;
@@ -66,8 +66,7 @@ impl Plan {
             "ingest" if config.pipeline == Kind::Text => StageState::NotStored,
             "ingest" => series,
             "windows" => StageState::NotStored,
-            "augment" if config.augment.mode == AugmentMode::Online => StageState::NotStored,
-            "augment" if is_unvaried(&config.augment) => StageState::NotStored,
+            "augment" if !is_stored(&config.augment) => StageState::NotStored,
             "tokenise" => stored(firebox_cache::TOKENS, keys.windows),
             "augment" => stored(firebox_cache::AUGMENTED, keys.augmented),
             "train" => training,

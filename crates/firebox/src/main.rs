@@ -312,12 +312,10 @@ fn stop_on_signal(
     let flag = Arc::clone(&stop);
     let mut first: Option<Instant> = None;
     ctrlc::set_handler(move || {
-        if first.get_or_insert_with(Instant::now).elapsed() < ONE_SIGNAL
-            && flag.load(Ordering::SeqCst)
-        {
+        let again = flag.swap(true, Ordering::SeqCst);
+        if first.get_or_insert_with(Instant::now).elapsed() < ONE_SIGNAL && again {
             return;
         }
-        let again = flag.swap(true, Ordering::SeqCst);
         let said = if again {
             "stopped at once; what was done since the last checkpoint is lost"
         } else {

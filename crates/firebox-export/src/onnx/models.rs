@@ -434,8 +434,7 @@ fn cnn_bilstm(
     x: &Value,
     valid: &Valid,
 ) -> Result<Encoded, ExportError> {
-    let (mut x, mut lengths) = (x.clone(), valid.lengths.clone());
-    let mut valid = None;
+    let (mut x, mut valid) = (x.clone(), valid.clone());
     for block in 0..config.convolutions.len() {
         x = graph.transpose(&x, &[0, 2, 1]);
         x = graph.conv(&x, &format!("blocks.{block}.conv"), 1)?;
@@ -444,12 +443,10 @@ fn cnn_bilstm(
         x = graph.halve(&x);
         x = graph.transpose(&x, &[0, 2, 1]);
         let two = graph.int(2);
-        lengths = graph.node("Div", &[&lengths, &two], &[]);
-        let left = graph.valid(&x, 1, &lengths);
-        x = graph.without_padding(&x, &left);
-        valid = Some(left);
+        let shorter = graph.node("Div", &[&valid.lengths, &two], &[]);
+        valid = graph.valid(&x, 1, &shorter);
+        x = graph.without_padding(&x, &valid);
     }
-    let valid = valid.unwrap_or_else(|| graph.valid(&x, 1, &lengths));
     let stack = Recurrent {
         cell: Cell::Lstm,
         prefix: "lstm",

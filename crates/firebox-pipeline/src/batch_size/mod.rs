@@ -302,7 +302,7 @@ fn take(
 }
 
 /// Share of the addresses that are left which hold memory in use: an allocator keeps those of what it was given back, and
-/// stacks of threads and maps of files take others. A choice, with which no limit of those that had ended a measurement does.
+/// stacks of threads and maps of files take others. A choice.
 const OF_ADDRESSES: f64 = 0.5;
 
 /// Bytes that this process can still take: of the machine, of its own limits, and of its control group's.

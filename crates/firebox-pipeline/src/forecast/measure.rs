@@ -18,6 +18,7 @@ use firebox_train::ForecastSamples;
 
 use super::sequences::Sequences;
 use crate::error::PipelineError;
+use crate::measure::series_of;
 use crate::score::Judge;
 use crate::stages::Run;
 
@@ -204,15 +205,13 @@ fn evaluate(
 /// smaller where that leaves few blocks: intervals would be too narrow, and there are none then.
 fn block(run: &Run<'_>, sequences: &Sequences, windows: &[Window]) -> (usize, BlockOf) {
     let window = &run.config.window;
-    let mut series: Vec<u32> = windows.iter().map(|window| window.series).collect();
-    series.sort_unstable();
-    series.dedup();
+    let series = series_of(windows);
     if window.whole {
-        return (series.len().min(1), BlockOf::Overlap);
+        return (series.min(1), BlockOf::Overlap);
     }
     let (season, own) = (sequences.steps_of_season(), window.length + sequences.rule().reach());
     let of = if season > own { BlockOf::Season(season) } else { BlockOf::Overlap };
-    (own.max(season).div_ceil(window.stride) * series.len(), of)
+    (own.max(season).div_ceil(window.stride) * series, of)
 }
 
 fn normalised(

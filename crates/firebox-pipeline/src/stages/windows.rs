@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use firebox_cache::{Hold, Store};
 use firebox_core::{
-    Event, Normaliser, SeriesSet, Split, SplitRule, count, outliers, split, telling_channels,
-    unchanging_channels,
+    Event, Normaliser, SeriesSet, Split, SplitRule, count, outliers, quoted, split,
+    telling_channels, unchanging_channels,
 };
 use firebox_data::Ingested;
 
@@ -171,7 +171,7 @@ impl Run<'_> {
             used[window.series as usize] = true;
         }
         let unused = series.iter().zip(&used).filter(|(_, used)| !**used);
-        let unused: Vec<String> = unused.map(|(series, _)| format!("`{}`", series.name)).collect();
+        let unused: Vec<&str> = unused.map(|(series, _)| series.name.as_str()).collect();
         if unused.is_empty() {
             return;
         }
@@ -180,12 +180,15 @@ impl Run<'_> {
                 "{} of {} series have no window and are not used ({}): a window takes {} steps without a gap on one side of each boundary; make windows shorter, fill gaps (`data.checks.gaps`) where rows are missing, correct `data.interval` if it is shorter than the steps between rows, or leave these series out",
                 unused.len(),
                 series.len(),
-                some(&unused),
+                quoted(&unused, NAMED),
                 self.config.window.length + horizon
             ),
         });
     }
 }
+
+/// Series that are named where there may be many.
+const NAMED: usize = 5;
 
 /// What is said of series that are trained on and not tested, where others are both: by time, those that end before the
 /// test part begins, or soon after. Scores say nothing of them.
@@ -200,22 +203,15 @@ fn untested(split: &Split) -> Option<String> {
     let both = train.iter().zip(&test).any(|(train, test)| *train && *test);
     let names = series.iter().zip(train.iter().zip(&test));
     let names = names.filter(|(_, (train, test))| **train && !**test);
-    let names: Vec<String> = names.map(|(series, _)| format!("`{}`", series.name)).collect();
+    let names: Vec<&str> = names.map(|(series, _)| series.name.as_str()).collect();
     (both && !names.is_empty()).then(|| {
         format!(
             "{} of {} series are trained on and have no test window ({}): they end before the test part, or too soon in it, and the scores say nothing of them",
             names.len(),
             series.len(),
-            some(&names)
+            quoted(&names, NAMED)
         )
     })
-}
-
-/// The first of some names.
-fn some(names: &[String]) -> String {
-    const NAMED: usize = 5;
-    let more = if names.len() > NAMED { ", …" } else { "" };
-    format!("{}{more}", names[..names.len().min(NAMED)].join(", "))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ mod saver;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read as _, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
@@ -274,7 +274,7 @@ impl Checkpoint {
     /// # Errors
     /// The first file that is missing or differs.
     pub fn verify(&self) -> Result<(), CheckpointError> {
-        self.manifest.files.keys().try_for_each(|name| self.pass(name, |_| {}))
+        self.manifest.files.keys().try_for_each(|name| self.copy(name, io::sink()))
     }
 
     /// What the run remembered beside weights and moments.
@@ -297,12 +297,12 @@ impl Checkpoint {
         let there = fs::metadata(self.path.join(name)).map_or(0, |found| found.len());
         let promised = self.manifest.files.get(name).map_or(0, |entry| entry.bytes);
         let mut bytes = Vec::with_capacity(there.min(promised) as usize);
-        self.pass(name, |part| bytes.extend_from_slice(part))?;
+        self.copy(name, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Hands on the bytes of a file, as the manifest promises them, part by part: that they are is known at the end.
-    fn pass(&self, name: &str, mut take: impl FnMut(&[u8])) -> Result<(), CheckpointError> {
+    /// Copies a file, part by part; that it is what the manifest promises is known at the end.
+    fn copy(&self, name: &str, to: impl Write) -> Result<(), CheckpointError> {
         let path = self.path.join(name);
         let unread = |source| CheckpointError::Read { path: path.clone(), source };
         let damaged = |what: String| CheckpointError::Damaged { path: path.clone(), what };
@@ -314,18 +314,9 @@ impl Checkpoint {
         if found != entry.bytes {
             return Err(damaged(format!("it has {found} bytes of {}", entry.bytes)));
         }
-        let (mut hasher, mut part) = (Sha256::new(), vec![0; PART]);
-        loop {
-            let read = match file.read(&mut part) {
-                Ok(0) => break,
-                Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(unread(error)),
-            };
-            hasher.update(&part[..read]);
-            take(&part[..read]);
-        }
-        let found = hexadecimal(hasher);
+        let mut copied = Digested::new(to);
+        io::copy(&mut file, &mut copied).map_err(unread)?;
+        let found = hexadecimal(copied.digest);
         if found != entry.sha256 {
             return Err(damaged(format!("its SHA-256 is {found}, not {}", entry.sha256)));
         }
@@ -346,9 +337,6 @@ impl Checkpoint {
             .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
     }
 }
-
-/// Bytes of a file that are hashed at a time.
-const PART: usize = 1 << 16;
 
 /// Gives a model the weights of a checkpoint folder, or of a single safetensors file with
 /// PyTorch's names and layout.
@@ -548,14 +536,14 @@ fn discard(path: &Path) -> Result<(), CheckpointError> {
 /// Writes a file to disk, and tells its size and digest.
 fn write_file(
     path: &Path,
-    content: impl FnOnce(&mut Digested) -> io::Result<()>,
+    content: impl FnOnce(&mut Digested<BufWriter<File>>) -> io::Result<()>,
 ) -> Result<FileEntry, CheckpointError> {
     let write = || {
         let file = BufWriter::with_capacity(1 << 18, File::create(path)?);
-        let mut out = Digested { file, digest: Sha256::new(), bytes: 0 };
+        let mut out = Digested::new(file);
         content(&mut out)?;
-        let Digested { file, digest, bytes } = out;
-        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        let Digested { to, digest, bytes } = out;
+        to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
         Ok(FileEntry { bytes, sha256: hexadecimal(digest) })
     };
     write().map_err(|source| CheckpointError::Write {
@@ -565,23 +553,29 @@ fn write_file(
     })
 }
 
-/// A file, and what was written to it so far.
-struct Digested {
-    file: BufWriter<File>,
+/// Where something is written to, and what was so far.
+struct Digested<W> {
+    to: W,
     digest: Sha256,
     bytes: u64,
 }
 
-impl Write for Digested {
+impl<W> Digested<W> {
+    fn new(to: W) -> Self {
+        Self { to, digest: Sha256::new(), bytes: 0 }
+    }
+}
+
+impl<W: Write> Write for Digested<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
+        let written = self.to.write(bytes)?;
         self.digest.update(&bytes[..written]);
         self.bytes += written as u64;
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.to.flush()
     }
 }
 
