@@ -11,7 +11,8 @@ use std::sync::mpsc::sync_channel;
 use arrow_array::RecordBatch;
 use arrow_buffer::MutableBuffer;
 use firebox_core::{
-    Augmentation, Event, Key, Listener, Normaliser, Storage, TrainWindows, Window, Windows,
+    Augmentation, Event, Key, Listener, Normaliser, Storage, TrainWindows, Window, WindowList,
+    Windows,
 };
 use half::f16;
 use rayon::prelude::*;
@@ -192,7 +193,7 @@ impl<'a> Plan<'a> {
         }?;
         let mut columns = Columns::default();
         for index in range {
-            let window = &self.windows.windows()[index];
+            let window = self.windows.windows().at(index);
             for version in 0..self.versions {
                 columns.length.push(window.length);
                 columns.label.push(window.label);
@@ -227,7 +228,7 @@ impl<'a> Plan<'a> {
         index: usize,
         out: &mut [T],
     ) -> Result<(), CacheError> {
-        let (set, window) = (self.windows.set(), &self.windows.windows()[index]);
+        let (set, window) = (self.windows.set(), &self.windows.windows().at(index));
         let length = window.length as usize * self.layout.shape[1];
         scratch.resize(length, 0.0);
         self.normaliser.apply(set, window, scratch);
@@ -265,13 +266,15 @@ impl<'a> Plan<'a> {
 }
 
 /// A key of the windows' places and labels. The values that they look at are not read.
-fn fingerprint(windows: &[Window]) -> Key {
-    let mut bytes = Vec::with_capacity(windows.len() * 17);
-    for Window { series, start, length, label } in windows {
-        for word in [*series, *start, *length, label.unwrap_or(0)] {
-            bytes.extend_from_slice(&word.to_le_bytes());
+fn fingerprint(windows: &WindowList) -> Key {
+    let bytes = |Window { series, start, length, label }| {
+        let mut bytes = [u8::from(label.is_some()); 17];
+        let words = [series, start, length, label.unwrap_or(0)];
+        for (own, word) in bytes.chunks_exact_mut(4).zip(words) {
+            own.copy_from_slice(&word.to_le_bytes());
         }
-        bytes.push(u8::from(label.is_some()));
-    }
-    Key::builder("windows", 1).field("windows", bytes).finish()
+        bytes
+    };
+    let parts = windows.iter().map(bytes);
+    Key::builder("windows", 1).parts("windows", 17 * windows.len(), parts).finish()
 }

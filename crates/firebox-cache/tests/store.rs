@@ -134,7 +134,7 @@ fn records_hold_every_version_of_every_window_in_order() {
     let mut augmented = 0;
     for (index, (values, record)) in content(&shards).into_iter().enumerate() {
         assert_eq!((record.window, record.version), (index as u32 / 4, index as u32 % 4));
-        let window = &case.train.windows()[index / 4];
+        let window = &case.train.windows().at(index / 4);
         assert_eq!((record.length, record.label), (window.length, window.label));
         case.normaliser.apply(case.train.set(), window, &mut original);
         if record.version == 0 {
@@ -207,7 +207,7 @@ fn order_is_restored_in_raw_prices_when_each_channel_has_its_own_scale() {
         let shards = case.make(&store).unwrap();
         let mut violated = false;
         for (values, record) in content(&shards) {
-            let window = &case.train.windows()[record.window as usize];
+            let window = &case.train.windows().at(record.window as usize);
             let maps: Vec<_> = (0..4)
                 .map(|c| case.normaliser.center_and_scale(case.train.set(), window, c))
                 .collect();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::split::all_windows;
-use crate::{Labels, Series, SeriesSet, Split, SplitError, Window, WindowRule};
+use crate::split::{all_windows, moment, places};
+use crate::{Labels, Series, SeriesSet, Split, SplitError, Window, WindowList, WindowRule};
 
 /// How time is divided into folds.
 ///
@@ -90,13 +90,7 @@ pub fn walk_forward(
     let all = all_windows(set, windows, labels)?;
     let horizon = labels.horizon();
     let embargo = rule.embargo.unwrap_or(windows.length + horizon);
-    let mut times: Vec<i64> =
-        set.series().iter().flat_map(|series| &series.time).copied().collect();
-    times.sort_unstable();
-    let moment = |share: f64| {
-        let index = (share * times.len() as f64).round() as usize;
-        times.get(index).copied().unwrap_or(i64::MAX)
-    };
+    let moment = |share: f64| moment(set, share);
     let blocks = (folds + 1) as f64;
     (1..=folds)
         .map(|fold| {
@@ -121,17 +115,17 @@ enum Place {
 
 fn one_fold(
     set: &Arc<SeriesSet>,
-    all: &[Window],
+    all: &WindowList,
     boundaries: [i64; 3],
     embargo: usize,
     labels: &Labels,
 ) -> Fold {
     let steps_of: Vec<[usize; 3]> = set.series().iter().map(|s| places(s, boundaries)).collect();
-    let mut parts = [Vec::new(), Vec::new(), Vec::new()];
+    let mut parts = [(); 3].map(|()| WindowList::default());
     let (mut purged, mut embargoed) = (0, 0);
     for window in all {
-        match place(window, steps_of[window.series as usize], embargo, labels.horizon()) {
-            Place::Part(part) => parts[part].push(*window),
+        match place(&window, steps_of[window.series as usize], embargo, labels.horizon()) {
+            Place::Part(part) => parts[part].push(window),
             Place::Purged => purged += 1,
             Place::Embargoed => embargoed += 1,
             Place::Later => {}
@@ -140,11 +134,6 @@ fn one_fold(
     let two = Some([boundaries[0], boundaries[1]]);
     let split = Split::of(set, parts, labels, two, purged + embargoed);
     Fold { split, purged, embargoed, boundaries }
-}
-
-/// The first step of a series at or after each moment.
-fn places(series: &Series, boundaries: [i64; 3]) -> [usize; 3] {
-    boundaries.map(|moment| series.time.partition_point(|time| *time < moment))
 }
 
 fn place(window: &Window, boundaries: [usize; 3], embargo: usize, horizon: usize) -> Place {
@@ -226,8 +215,7 @@ mod tests {
         Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap())
     }
 
-    fn footprint(window: &Window, horizon: usize) -> impl Iterator<Item = (u32, usize)> {
-        let window = *window;
+    fn footprint(window: Window, horizon: usize) -> impl Iterator<Item = (u32, usize)> {
         (window.steps().start..window.steps().end + horizon).map(move |t| (window.series, t))
     }
 
@@ -270,8 +258,8 @@ mod tests {
                 }
             }
             assert!(folds.windows(2).all(|pair| {
-                let of = |fold: &Fold| fold.split.train.windows().to_vec();
-                of(&pair[1]).len() >= of(&pair[0]).len() && pair[0].boundaries < pair[1].boundaries
+                let of = |fold: &Fold| fold.split.train.len();
+                of(&pair[1]) >= of(&pair[0]) && pair[0].boundaries < pair[1].boundaries
             }));
         }
         assert!(made > 30, "{made}");

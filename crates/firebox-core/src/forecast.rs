@@ -184,7 +184,7 @@ impl ForecastScaler {
         };
         let mut row = vec![0.0; rule.outputs()];
         for window in train.windows() {
-            framed(&rule, &spreads, set, window, &mut row);
+            framed(&rule, &spreads, set, &window, &mut row);
             outputs.iter_mut().zip(&row).for_each(|(moments, value)| moments.add(*value));
             let last = window.steps().end - 1;
             for (moments, channel) in statics.iter_mut().zip(&rule.statics) {
@@ -310,7 +310,7 @@ fn spread(set: &SeriesSet, window: &Window, channel: usize) -> f64 {
 fn spreads(rule: &ForecastRule, set: &SeriesSet, train: &TrainWindows) -> Vec<f64> {
     let of = |channel: &usize| {
         let mut moments = Moments::default();
-        let own = train.windows().iter().map(|window| spread(set, window, *channel));
+        let own = train.windows().iter().map(|window| spread(set, &window, *channel));
         own.filter(|own| *own > 0.0).for_each(|own| moments.add(own));
         if moments.count > 0.0 { moments.mean } else { 1.0 }
     };
@@ -353,7 +353,7 @@ mod tests {
         let parts = parts(&set, 5);
         for predicted in [Predicted::Value, Predicted::Change, Predicted::RelativeChange] {
             let scaler = ForecastScaler::fit(rule(predicted), &set, &parts.train);
-            let window = parts.test.windows()[3];
+            let window = parts.test.windows().at(3);
             let (mut scaled, mut back, mut truth) = ([0.0; 4], [0.0; 4], [0.0; 4]);
             scaler.targets(&set, &window, &mut scaled);
             scaler.restore(&set, &window, &scaled, &mut back);
@@ -375,17 +375,17 @@ mod tests {
         let scaler = ForecastScaler::fit(rule(Predicted::Value), &set, &parts.train);
         let sums = parts.train.windows().iter().fold([0.0; 4], |mut sums, window| {
             let mut row = [0.0; 4];
-            scaler.targets(&set, window, &mut row);
+            scaler.targets(&set, &window, &mut row);
             sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(value));
             sums
         });
         assert!(sums.iter().all(|sum| sum.abs() < 1e-3), "{sums:?}");
         let mut row = [0.0; 4];
-        scaler.targets(&set, parts.test.windows().last().unwrap(), &mut row);
+        scaler.targets(&set, &parts.test.windows().last().unwrap(), &mut row);
         assert!(row.iter().all(|value| *value > 2.0), "the test lies beyond: {row:?}");
         // A change of a straight line is constant, and no scale.
         let changes = ForecastScaler::fit(rule(Predicted::Change), &set, &parts.train);
-        changes.targets(&set, &parts.test.windows()[0], &mut row);
+        changes.targets(&set, &parts.test.windows().at(0), &mut row);
         assert_eq!([row[1], row[3]], [0.0, 0.0]);
     }
 
@@ -437,7 +437,7 @@ mod tests {
         let parts = parts(&set, 5);
         let [validation, test] = parts.boundaries.unwrap();
         let time =
-            |window: &Window, ahead: usize| set.series()[0].time[window.steps().end - 1 + ahead];
+            |window: Window, ahead: usize| set.series()[0].time[window.steps().end - 1 + ahead];
         assert!(parts.train.windows().iter().all(|window| time(window, 5) < validation));
         assert!(parts.validation.windows().iter().all(|window| time(window, 5) < test));
         assert!(!parts.test.is_empty() && parts.train.classes().is_empty());
@@ -450,7 +450,7 @@ mod tests {
         let scaler = ForecastScaler::fit(rule(Predicted::Value), &set, &parts.train);
         // Steps 3 to 6: 06:00 of Thursday, 1 January 1970.
         let mut features = [0.0; 5];
-        scaler.statics(&set, &parts.train.windows()[3], &mut features);
+        scaler.statics(&set, &parts.train.windows().at(3), &mut features);
         let expected = [1.0, 0.0, 0.0, 1.0];
         assert!(features[1..].iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6));
         let day = Calendar::YearDay.features(182 * 24 * HOUR + 15 * HOUR);

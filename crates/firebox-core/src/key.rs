@@ -44,6 +44,29 @@ impl KeyBuilder {
         self
     }
 
+    /// Adds a named value of `length` bytes in all, given in parts.
+    ///
+    /// # Panics
+    ///
+    /// When the parts have another length.
+    pub fn parts(
+        mut self,
+        name: &str,
+        length: usize,
+        parts: impl IntoIterator<Item: AsRef<[u8]>>,
+    ) -> Self {
+        self.0.update(&(name.len() as u64).to_le_bytes());
+        self.0.update(name.as_bytes());
+        self.0.update(&(length as u64).to_le_bytes());
+        let before = self.0.count();
+        for part in parts {
+            self.0.update(part.as_ref());
+        }
+        let found = self.0.count() - before;
+        assert_eq!(found, length as u64, "bytes of `{name}`");
+        self
+    }
+
     /// Adds the key of a result that this one is made from.
     pub fn upstream(self, name: &str, key: Key) -> Self {
         self.field(name, key.0)
@@ -120,6 +143,14 @@ mod tests {
         assert_ne!(key("ab", "c"), key("a", "bc"));
         assert_ne!(key("a", ""), Key::builder("test", 2).field("a", "").finish());
         assert_eq!(key("a", "b"), key("a", "b"));
+    }
+
+    #[test]
+    fn a_value_given_in_parts_is_the_value() {
+        let whole = Key::builder("test", 1).field("a", "bcdef").field("g", "h").finish();
+        let parts =
+            Key::builder("test", 1).parts("a", 5, ["bc", "", "def"]).field("g", "h").finish();
+        assert_eq!(whole, parts);
     }
 
     #[test]

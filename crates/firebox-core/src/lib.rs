@@ -57,6 +57,7 @@ mod thread;
 mod unchanging;
 mod values;
 mod window;
+mod window_list;
 
 pub use augmentation::{
     AugmentMode, Augmentation, Jitter, Scaling, Storage, TimeWarp, VolatilityScaling,
@@ -88,3 +89,4 @@ pub use thread::with_threads;
 pub use unchanging::{Unchanging, unchanging_channels, unchanging_targets};
 pub use values::{Narrow, SeriesValues};
 pub use window::{HeldOutWindows, Labels, TrainWindows, Window, WindowRule, Windows};
+pub use window_list::{Iter as WindowIter, WindowList};

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Channel, Role, SeriesSet, SeriesValues, TrainWindows, Window};
+use crate::{Channel, Role, SeriesSet, SeriesValues, Steps, TrainWindows, Window};
 
 /// How the values of a window are brought to a scale that a model can learn from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -292,20 +292,10 @@ fn maps_of(
 fn covered(train: &TrainWindows) -> Vec<(&SeriesValues, Range<usize>)> {
     let set = train.set();
     let channels = set.channels().len();
-    let mut parts = Vec::new();
-    let mut covered = (u32::MAX, 0);
-    // Windows are in the order of series and time, so each step is new after the last one covered.
-    for window in train.windows() {
-        let steps = window.steps();
-        let before = if covered.0 == window.series { covered.1 } else { 0 };
-        let from = steps.start.max(before);
-        covered = (window.series, steps.end.max(before));
-        if from < steps.end {
-            let values = &set.series()[window.series as usize].values;
-            parts.push((values, from * channels..steps.end * channels));
-        }
-    }
-    parts
+    let values = |(series, steps): &(usize, Range<usize>)| {
+        (&set.series()[*series].values, steps.start * channels..steps.end * channels)
+    };
+    Steps::of_windows(set, train.windows()).runs().iter().map(values).collect()
 }
 
 fn fit_standard(train: &TrainWindows) -> Vec<Affine> {
@@ -353,7 +343,7 @@ fn fit_fallback(kind: Normalisation, train: &TrainWindows) -> Vec<Affine> {
     let mut scales = vec![(0.0, 0.0); channels];
     for window in train.windows() {
         let values = &set.series()[window.series as usize].values;
-        let maps = maps_of(kind, set, values, range(window, channels));
+        let maps = maps_of(kind, set, values, range(&window, channels));
         for ((sum, count), map) in scales.iter_mut().zip(maps).filter(|(_, map)| map.scale > 0.0) {
             *sum += map.scale;
             *count += 1.0;
@@ -386,7 +376,7 @@ mod tests {
         let by_time = SplitRule::Time { validation: 0.0, test: 0.3, gap: Some(0) };
         let parts = split(&set, &rule, &by_time, &Labels::None).unwrap();
         let normaliser = Normaliser::fit(kind, &parts.train).unwrap();
-        (set, normaliser, parts.train.windows()[0])
+        (set, normaliser, parts.train.windows().at(0))
     }
 
     fn first(kind: Normalisation, roles: &[Role], values: Vec<f64>) -> Vec<f32> {

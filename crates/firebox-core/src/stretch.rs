@@ -4,6 +4,7 @@
 //! Blocks of half the shortest stretch are looked up by their hash, so that the time it takes grows with the number of steps
 //! and not with that of pairs. What is found is compared value by value.
 
+use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
@@ -75,14 +76,15 @@ impl<'a> Steps<'a> {
     }
 
     /// All steps that some windows of its series have.
-    pub fn of_windows<'w>(
+    pub fn of_windows(
         set: &'a SeriesSet,
-        windows: impl IntoIterator<Item = &'w Window>,
+        windows: impl IntoIterator<Item: Borrow<Window>>,
     ) -> Self {
         let mut ranges: Vec<(usize, Range<usize>)> = Vec::new();
         let mut is_sorted = true;
         // Most windows overlap the one before, so that few runs have to be held.
         for window in windows {
+            let window = window.borrow();
             let (series, steps) = (window.series as usize, window.steps());
             is_sorted &= join(&mut ranges, series, steps);
         }

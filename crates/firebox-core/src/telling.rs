@@ -68,7 +68,7 @@ fn classes(train: &TrainWindows, labels: &Labels, steps: &Steps<'_>) -> Vec<Labe
         steps.each().step_by(count.div_ceil(LOOKED_AT).max(1)).filter_map(class).collect()
     } else {
         let windows = train.windows().iter();
-        let last = |window: &crate::Window| {
+        let last = |window: crate::Window| {
             Some((window.series as usize, window.steps().end.checked_sub(1)?, window.label?))
         };
         windows.step_by(train.len().div_ceil(LOOKED_AT).max(1)).filter_map(last).collect()

@@ -15,7 +15,7 @@ pub struct Unchanging {
 /// Those of the channels that windows show.
 pub fn unchanging_channels(train: &TrainWindows) -> Vec<Unchanging> {
     let set = train.set();
-    let first = |window: &Window| (window.series as usize, window.start as usize);
+    let first = |window: Window| (window.series as usize, window.start as usize);
     let starts = || train.windows().iter().map(first);
     // The first steps of some windows tell of nearly every channel that it changes.
     let all = (0..set.channels().len()).filter(|channel| same(set, *channel, starts()).is_some());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Role, Series, SeriesSet, StepLabels};
+use crate::{Role, Series, SeriesSet, StepLabels, WindowList};
 
 /// A run of consecutive steps of one segment of one series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -207,15 +207,18 @@ fn change(set: &SeriesSet, series: &Series, last: usize, horizon: usize) -> Opti
 #[derive(Clone, Debug)]
 pub struct Windows {
     set: Arc<SeriesSet>,
-    windows: Vec<Window>,
+    windows: WindowList,
     classes: Arc<[String]>,
-    longest: usize,
 }
 
 impl Windows {
-    pub(crate) fn new(set: Arc<SeriesSet>, windows: Vec<Window>, classes: Arc<[String]>) -> Self {
-        let longest = windows.iter().map(|window| window.length as usize).max().unwrap_or(0);
-        Self { set, windows, classes, longest }
+    pub(crate) fn new(
+        set: Arc<SeriesSet>,
+        mut windows: WindowList,
+        classes: Arc<[String]>,
+    ) -> Self {
+        windows.shrink();
+        Self { set, windows, classes }
     }
 
     /// The set that the windows look into.
@@ -224,7 +227,7 @@ impl Windows {
     }
 
     /// The windows.
-    pub fn windows(&self) -> &[Window] {
+    pub fn windows(&self) -> &WindowList {
         &self.windows
     }
 
@@ -240,7 +243,7 @@ impl Windows {
 
     /// Steps of the longest window.
     pub fn longest(&self) -> usize {
-        self.longest
+        self.windows.longest()
     }
 
     /// Class names that the labels of the windows index.
@@ -249,8 +252,7 @@ impl Windows {
     }
 
     fn labelled(&self) -> Self {
-        let windows =
-            self.windows.iter().copied().filter(|window| window.label.is_some()).collect();
+        let windows = self.windows.iter().filter(|window| window.label.is_some()).collect();
         Self::new(Arc::clone(&self.set), windows, Arc::clone(&self.classes))
     }
 }

@@ -858,7 +858,7 @@ fn train(set: &Arc<SeriesSet>, kind: Normalisation) -> Vec<u32> {
     let mut all = Vec::new();
     for window in parts.train.windows() {
         let out = &mut out[..window.length as usize * channels];
-        normaliser.apply(set, window, out);
+        normaliser.apply(set, &window, out);
         set.check_series([window.series as usize]).unwrap();
         all.push(out.iter().fold(window.length, |sum, value| sum.rotate_left(5) ^ value.to_bits()));
     }

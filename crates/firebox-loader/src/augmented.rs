@@ -91,7 +91,7 @@ impl AugmentedWindows {
     /// The scale that the prices of the window at a place among all share.
     pub(crate) fn scale(&self, place: usize) -> PriceScale {
         let windows = self.originals.windows();
-        let window = &windows.windows()[place];
+        let window = &windows.windows().at(place);
         PriceScale::of(self.originals.normaliser(), windows.set(), window)
     }
 }

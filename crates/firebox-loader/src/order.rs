@@ -24,36 +24,40 @@ pub(crate) struct Plan {
     samples: usize,
     longest: usize,
     kind: Kind,
-    orders: Epochs<Vec<u32>>,
-    sorted: Epochs<Sorted>,
+    orders: Recent<u64, Vec<u32>>,
+    /// Blocks of an epoch in their order.
+    blocks: Recent<u64, Vec<u32>>,
+    /// Samples of a window of an epoch in their order.
+    windows: Recent<(u64, usize), Vec<u32>>,
+    sorted: Recent<u64, Sorted>,
     members: Mutex<Members>,
 }
 
 /// The samples of buckets in their orders, by epoch and bucket, of the last two epochs.
 type Members = BTreeMap<(u64, u64), Arc<Vec<u32>>>;
 
-/// What belongs to the last two epochs that were asked for, the newest last: threads work at the end of one and at the
-/// beginning of the next.
-struct Epochs<T>(Mutex<Vec<(u64, Arc<T>)>>);
+/// What belongs to the last two epochs, or windows of them, that were asked for, the newest last: threads work at the end of
+/// one and at the beginning of the next.
+struct Recent<K, T>(Mutex<Vec<(K, Arc<T>)>>);
 
-impl<T> Default for Epochs<T> {
+impl<K, T> Default for Recent<K, T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<T> Epochs<T> {
-    /// That of an epoch; one thread makes it, and others wait for it.
-    fn get(&self, epoch: u64, make: impl FnOnce() -> T) -> Arc<T> {
+impl<K: PartialEq, T> Recent<K, T> {
+    /// That of an epoch, or a window; one thread makes it, and others wait for it.
+    fn get(&self, of: K, make: impl FnOnce() -> T) -> Arc<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, made)) = all.iter().find(|(of, _)| *of == epoch) {
+        if let Some((_, made)) = all.iter().find(|(own, _)| *own == of) {
             return Arc::clone(made);
         }
         let made = Arc::new(make());
         if all.len() > 1 {
             all.remove(0);
         }
-        all.push((epoch, Arc::clone(&made)));
+        all.push((of, Arc::clone(&made)));
         made
     }
 }
@@ -120,8 +124,10 @@ impl Plan {
             samples: source.len(),
             longest,
             kind,
-            orders: Epochs::default(),
-            sorted: Epochs::default(),
+            orders: Recent::default(),
+            blocks: Recent::default(),
+            windows: Recent::default(),
+            sorted: Recent::default(),
             members: Mutex::default(),
         }
     }
@@ -173,13 +179,9 @@ impl Plan {
                 Chosen { steps, ..full(indices) }
             }
             Kind::Shuffled => {
-                let order = self.order(position.epoch);
                 let places = self.places(place);
-                let indices = order[places.clone()].iter().map(|index| *index as usize);
-                Chosen {
-                    announce: self.announce(position.epoch, places),
-                    ..full(indices.collect())
-                }
+                let indices = self.samples(position.epoch, places.clone());
+                Chosen { announce: self.announce(position.epoch, places), ..full(indices) }
             }
             Kind::Buckets(buckets) => {
                 let order = self.order(position.epoch);
@@ -218,54 +220,78 @@ impl Plan {
         steps.max(1).next_multiple_of(quantum).min(self.longest)
     }
 
-    /// The order of an epoch: of samples, or of batches where there are buckets.
-    fn order(&self, epoch: u64) -> Arc<Vec<u32>> {
-        self.orders.get(epoch, || self.make_order(epoch))
+    /// The samples at these places of an epoch without buckets. Of windows of blocks none is made but those that are asked
+    /// for: a set that is larger than memory may have more samples than fit there as numbers.
+    fn samples(&self, epoch: u64, places: Range<usize>) -> Vec<usize> {
+        let all = |part: &[u32]| part.iter().map(|index| *index as usize).collect();
+        let Shuffle::Blocks { block, window } = self.config.shuffle else {
+            return all(&self.order(epoch)[places]);
+        };
+        let (per_window, blocks) = (window / block, self.blocks(epoch, block));
+        let span = per_window * block;
+        // The window that has the last block lacks what that does, and all after it begin so much earlier.
+        let lacks = self.samples.next_multiple_of(block) - self.samples;
+        let last = (self.samples / block) as u32;
+        let short = blocks.iter().position(|number| *number == last && lacks > 0);
+        let begin = |index: usize| {
+            let is_after = short.is_some_and(|place| place < index * per_window);
+            index * span - if is_after { lacks } else { 0 }
+        };
+        let mut samples = Vec::with_capacity(places.len());
+        for index in places.start / span.. {
+            let from = begin(index);
+            if from >= places.end {
+                break;
+            }
+            if begin(index + 1) <= places.start {
+                continue;
+            }
+            let made = || self.window(epoch, index, &blocks, [per_window, block]);
+            let own = self.windows.get((epoch, index), made);
+            let within = |place: usize| place.saturating_sub(from).min(own.len());
+            samples.append(&mut all(&own[within(places.start)..within(places.end)]));
+        }
+        samples
     }
 
-    fn make_order(&self, epoch: u64) -> Vec<u32> {
+    /// The order of an epoch: of samples, or of batches where there are buckets.
+    fn order(&self, epoch: u64) -> Arc<Vec<u32>> {
         let count = match &self.kind {
             Kind::Buckets(_) => self.batches() as u32,
             _ => self.samples as u32,
         };
-        match self.config.shuffle {
-            Shuffle::Blocks { block, window } if matches!(self.kind, Kind::Shuffled) => {
-                let blocks = self.blocks(epoch, block);
-                self.windows(epoch, &blocks, [window / block, block]).flatten().collect()
-            }
-            _ => {
-                let mut order: Vec<u32> = (0..count).collect();
-                self.stream(epoch).draws().shuffle(&mut order);
-                order
-            }
-        }
+        self.orders.get(epoch, || {
+            let mut order: Vec<u32> = (0..count).collect();
+            self.stream(epoch).draws().shuffle(&mut order);
+            order
+        })
     }
 
-    /// The samples of windows of so many blocks of so many samples each, in the order of an epoch.
-    fn windows<'a>(
+    /// The samples of a window of so many blocks of so many samples each, in the order of an epoch.
+    fn window(
         &self,
         epoch: u64,
-        blocks: &'a [u32],
+        index: usize,
+        blocks: &[u32],
         [per_window, block]: [usize; 2],
-    ) -> impl Iterator<Item = Vec<u32>> + use<'a> {
-        let (stream, all) = (self.stream(epoch).substream(1), self.samples);
-        (0..).zip(blocks.chunks(per_window)).map(move |(index, blocks)| {
-            let samples = blocks.iter().flat_map(|number| {
-                let first = *number as usize * block;
-                first as u32..(first + block).min(all) as u32
-            });
-            let mut samples: Vec<u32> = samples.collect();
-            stream.substream(index).draws().shuffle(&mut samples);
-            samples
-        })
+    ) -> Vec<u32> {
+        let samples = blocks.iter().skip(index * per_window).take(per_window).flat_map(|number| {
+            let first = *number as usize * block;
+            first as u32..(first + block).min(self.samples) as u32
+        });
+        let mut samples: Vec<u32> = samples.collect();
+        let stream = self.stream(epoch).substream(1).substream(index as u64);
+        stream.draws().shuffle(&mut samples);
+        samples
     }
 
     /// The batches of an epoch of buckets within windows.
     fn sorted(&self, epoch: u64, lengths: &Lengths, shape: [usize; 2]) -> Arc<Sorted> {
         self.sorted.get(epoch, || {
             let blocks = self.blocks(epoch, shape[1]);
-            let windows = self.windows(epoch, &blocks, shape);
-            Sorted::new(lengths, self.stream(epoch), blocks.clone(), shape, windows)
+            let windows = 0..blocks.len().div_ceil(shape[0]);
+            let windows = windows.map(|index| self.window(epoch, index, &blocks, shape));
+            Sorted::new(lengths, self.stream(epoch), blocks.to_vec(), shape, windows)
         })
     }
 
@@ -274,10 +300,12 @@ impl Plan {
     }
 
     /// The blocks of an epoch in their order.
-    pub(crate) fn blocks(&self, epoch: u64, block: usize) -> Vec<u32> {
-        let mut blocks: Vec<u32> = (0..self.samples.div_ceil(block) as u32).collect();
-        self.stream(epoch).substream(0).draws().shuffle(&mut blocks);
-        blocks
+    pub(crate) fn blocks(&self, epoch: u64, block: usize) -> Arc<Vec<u32>> {
+        self.blocks.get(epoch, || {
+            let mut blocks: Vec<u32> = (0..self.samples.div_ceil(block) as u32).collect();
+            self.stream(epoch).substream(0).draws().shuffle(&mut blocks);
+            blocks
+        })
     }
 
     /// The samples of the window after the one that begins within these places, so that they are

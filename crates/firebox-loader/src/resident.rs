@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use firebox_cache::{ahead, fetch, large_pages};
+use firebox_core::{Window, WindowList};
 
 use crate::fresh::Fresh;
 use crate::place::{DRAWN_ANEW, Place, bytes_of, worth_sharing};
@@ -16,17 +17,18 @@ use crate::{LoadError, Sample, Source, TrainSource};
 
 /// What is known of each sample beside its values; of each original, where versions are drawn.
 struct About {
-    samples: Vec<Sample>,
+    /// Each as a run of the steps that lie here, or with the number of its row as its first step.
+    samples: WindowList,
     classes: Vec<String>,
     shape: [usize; 2],
-    /// The first step of each among those that they share, if these lie here in their place.
-    starts: Option<Vec<u32>>,
+    /// Whether the steps that samples share lie here in their place.
+    shares: bool,
 }
 
 impl About {
     /// The first step of a row among all that lie here.
     fn start(&self, row: usize) -> usize {
-        self.starts.as_ref().map_or(row * self.shape[0], |starts| starts[row] as usize)
+        if self.shares { self.samples.at(row).start as usize } else { row * self.shape[0] }
     }
 }
 
@@ -114,9 +116,9 @@ impl TrainResident {
                 let (mut about, values) = upload_all(windows.originals(), device, Some(look))?;
                 if let Some(labels) = source.relabels() {
                     let own = labels.iter().step_by(windows.versions().slots());
-                    for (sample, label) in about.samples.iter_mut().zip(own) {
-                        sample.label = Some(*label);
-                    }
+                    let label =
+                        |(sample, label): (_, &u32)| Window { label: Some(*label), ..sample };
+                    about.samples = about.samples.iter().zip(own).map(label).collect();
                     about.classes = source.classes().to_vec();
                 }
                 let fresh = Some(fresh.upload(device));
@@ -232,7 +234,8 @@ impl TrainResident {
     }
 
     pub(crate) fn sample(&self, index: usize) -> Sample {
-        self.held.about.samples[self.row(index)]
+        let Window { length, label, .. } = self.held.about.samples.at(self.row(index));
+        Sample { length, label }
     }
 }
 
@@ -272,7 +275,7 @@ fn upload_all(
         })?,
     };
     let all = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 0) };
-    if about.starts.is_none() {
+    if !about.shares {
         return Ok((about, Values::Device(all)));
     }
     let offsets = TensorData::new((0..time as i32).collect(), [1, time]);
@@ -293,9 +296,8 @@ fn read_steps(
         shared.read(steps.clone(), &mut values)?;
         take(&mut values, steps.len(), channel);
     }
-    let (starts, samples) = shared.samples();
-    let classes = source.classes().to_vec();
-    Ok(Some(About { samples, classes, shape: [time, channel], starts: Some(starts) }))
+    let (samples, classes) = (shared.samples(), source.classes().to_vec());
+    Ok(Some(About { samples, classes, shape: [time, channel], shares: true }))
 }
 
 /// Rows of so many values that are read together.
@@ -317,25 +319,26 @@ fn read_all(
     }
     let [time, channel] = source.shape();
     let width = time * channel;
-    let indices: Vec<usize> = (0..source.len()).collect();
-    let mut samples: Vec<Sample> = Vec::with_capacity(indices.len());
-    for rows in indices.chunks(rows_at_once(width)) {
+    let at_once = rows_at_once(width);
+    let mut samples = WindowList::default();
+    for first in (0..source.len()).step_by(at_once) {
+        let rows: Vec<usize> = (first..source.len().min(first + at_once)).collect();
         let mut values = vec![0.0; rows.len() * width];
-        let mut read = source.gather(0, rows, time, &mut values)?;
-        for (row, sample) in read.iter().enumerate() {
+        let read = source.gather(0, &rows, time, &mut values)?;
+        for (row, Sample { length, label }) in read.into_iter().enumerate() {
+            let index = rows[row];
             // What lies behind a sample's end is zero in every batch.
-            let length = sample.length as usize;
-            if length > time {
-                let (index, length) = (rows[row], sample.length);
+            let end = length as usize;
+            if end > time {
                 return Err(LoadError::Length { index, length, longest: time });
             }
-            values[row * width..][length * channel..width].fill(0.0);
+            values[row * width..][end * channel..width].fill(0.0);
+            samples.push(Window { series: 0, start: index as u32, length, label });
         }
-        samples.append(&mut read);
         take(&mut values, rows.len(), width);
     }
     let classes = source.classes().to_vec();
-    Ok(About { samples, classes, shape: [time, channel], starts: None })
+    Ok(About { samples, classes, shape: [time, channel], shares: false })
 }
 
 /// Resident samples can be read like any others; from a device, that reads them back.

@@ -6,9 +6,9 @@ use std::iter;
 use std::ops::{Deref, Range};
 use std::rc::Rc;
 
-use firebox_core::{Steps, Window, Windows};
+use firebox_core::{Steps, Window, WindowList, Windows};
 
-use crate::{LoadError, NormalisedWindows, Sample};
+use crate::{LoadError, NormalisedWindows};
 
 /// The steps that samples are runs of, each once, in an order in which every sample is one run of them. All samples are as
 /// long as the longest.
@@ -18,8 +18,8 @@ pub struct SharedSteps<'a> {
     read: Box<Read<'a>>,
 }
 
-/// The first step of each sample, and what a sample is beside its values.
-type Samples<'a> = dyn Fn() -> (Vec<u32>, Vec<Sample>) + 'a;
+/// Each sample as a run of the steps, with its label.
+type Samples<'a> = dyn Fn() -> WindowList + 'a;
 
 /// Writes the values of some steps.
 type Read<'a> = dyn Fn(Range<usize>, &mut [f32]) -> Result<(), LoadError> + 'a;
@@ -31,15 +31,15 @@ impl fmt::Debug for SharedSteps<'_> {
 }
 
 impl<'a> SharedSteps<'a> {
-    /// So many steps; what finds the first one of each sample, and each sample; and what writes some steps: `[step, channel]`,
-    /// row-major.
+    /// So many steps; what finds each sample as a run of them, all of series 0; and what writes some steps:
+    /// `[step, channel]`, row-major.
     ///
     /// # Panics
     ///
     /// When there are more than 2³¹ − 1 steps, which devices number.
     pub fn new(
         count: usize,
-        samples: impl Fn() -> (Vec<u32>, Vec<Sample>) + 'a,
+        samples: impl Fn() -> WindowList + 'a,
         read: impl Fn(Range<usize>, &mut [f32]) -> Result<(), LoadError> + 'a,
     ) -> Self {
         assert!(i32::try_from(count).is_ok(), "{count} steps; at most 2^31 - 1");
@@ -60,13 +60,13 @@ impl<'a> SharedSteps<'a> {
         // More steps than devices number are read window by window.
         i32::try_from(count).ok()?;
         let own = Rc::clone(&runs);
-        let start = move |window: &Window| {
+        let sample = move |window: Window| {
             let begin = (window.series as usize, window.start as usize);
             let run = &own[own.partition_point(|run| (run.series, run.steps.start) <= begin) - 1];
-            (run.first + window.start as usize - run.steps.start) as u32
+            let start = (run.first + window.start as usize - run.steps.start) as u32;
+            Window { series: 0, start, ..window }
         };
-        let sample = |window: &Window| Sample { length: window.length, label: window.label };
-        let samples = move || source.used().map(|window| (start(window), sample(window))).unzip();
+        let samples = move || source.used().map(&sample).collect();
         let read = move |steps: Range<usize>, out: &mut [f32]| read(source, &runs, &steps, out);
         Some(Self::new(count, samples, read))
     }
@@ -74,11 +74,9 @@ impl<'a> SharedSteps<'a> {
     /// The same steps, whose samples have other labels.
     pub(crate) fn relabelled(self, labels: &'a [u32]) -> Self {
         let samples = move || {
-            let (starts, mut samples) = (self.samples)();
-            for (sample, label) in samples.iter_mut().zip(labels) {
-                sample.label = Some(*label);
-            }
-            (starts, samples)
+            let all = (self.samples)();
+            let label = |(sample, label): (_, &u32)| Window { label: Some(*label), ..sample };
+            all.iter().zip(labels).map(label).collect()
         };
         Self { samples: Box::new(samples), ..self }
     }
@@ -88,18 +86,16 @@ impl<'a> SharedSteps<'a> {
         self.count
     }
 
-    /// The first step of each sample, and what a sample is beside its values.
+    /// Each sample as a run of the steps.
     ///
     /// # Panics
     ///
-    /// When there is not one first step for each sample, or a sample ends behind the last step.
-    pub(crate) fn samples(&self) -> (Vec<u32>, Vec<Sample>) {
-        let (starts, samples) = (self.samples)();
-        assert_eq!(starts.len(), samples.len(), "one first step for each sample");
-        let end = |(start, sample): (&u32, &Sample)| *start as usize + sample.length as usize;
-        let end = starts.iter().zip(&samples).map(end).max().unwrap_or(0);
+    /// When a sample ends behind the last step.
+    pub(crate) fn samples(&self) -> WindowList {
+        let samples = (self.samples)();
+        let end = samples.iter().map(|sample| sample.steps().end).max().unwrap_or(0);
         assert!(end <= self.count, "a sample ends at step {end} of {}", self.count);
-        (starts, samples)
+        samples
     }
 
     /// Writes the values of some steps.
@@ -151,7 +147,7 @@ fn read<W: Deref<Target = Windows>>(
         let out = &mut out[(part.start - steps.start) * channels..][..part.len() * channels];
         source.normaliser().apply(set, &window, out);
         set.check_series(iter::once(run.series)).map_err(|lost| {
-            let is_of_it = |window: &Window| window.series as usize == run.series;
+            let is_of_it = |window: Window| window.series as usize == run.series;
             let index = source.used().position(is_of_it).unwrap_or(0);
             LoadError::Sample { index, source: lost.into() }
         })?;

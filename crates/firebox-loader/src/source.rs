@@ -156,7 +156,7 @@ pub(crate) fn from_windows<S: Source>(
 ) -> Result<Vec<Sample>, LoadError> {
     let samples = one_by_one(source, epoch, indices, steps, out)?;
     let index = indices.first().copied().unwrap_or(0);
-    let series = indices.iter().map(|index| windows.windows()[place(*index)].series as usize);
+    let series = indices.iter().map(|index| windows.windows().at(place(*index)).series as usize);
     let whole = windows.set().check_series(series);
     whole.map_err(|lost| LoadError::Sample { index, source: lost.into() })?;
     Ok(samples)
@@ -214,10 +214,14 @@ impl<W: Deref<Target = Windows>> NormalisedWindows<W> {
         self.chosen.as_ref().map_or(index, |chosen| chosen[index])
     }
 
+    fn window(&self, index: usize) -> Window {
+        self.windows.windows().at(self.place(index))
+    }
+
     /// The windows that are used, in the order of the samples.
-    pub(crate) fn used(&self) -> impl Iterator<Item = &Window> + '_ {
+    pub(crate) fn used(&self) -> impl Iterator<Item = Window> + '_ {
         let count = self.chosen.as_ref().map_or(self.windows.len(), Vec::len);
-        (0..count).map(|index| &self.windows.windows()[self.place(index)])
+        (0..count).map(|index| self.window(index))
     }
 
     /// All windows, those that are not used among them.
@@ -241,14 +245,14 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
     }
 
     fn length(&self, index: usize) -> usize {
-        self.windows.windows()[self.place(index)].length as usize
+        self.window(index).length as usize
     }
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let window = &self.windows.windows()[self.place(index)];
+        let window = self.window(index);
         let [_, channels] = self.shape();
         let out = &mut out[..window.length as usize * channels];
-        self.normaliser.apply(self.windows.set(), window, out);
+        self.normaliser.apply(self.windows.set(), &window, out);
         Ok(Sample { length: window.length, label: window.label })
     }
 
@@ -281,7 +285,7 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
     fn will_need(&self, samples: Range<usize>) {
         let [_, channels] = self.shape();
         for index in samples.start..samples.end.min(self.len()) {
-            let window = &self.windows.windows()[self.place(index)];
+            let window = self.window(index);
             let steps = window.steps();
             let values = &self.windows.set().series()[window.series as usize].values;
             values.will_need(steps.start * channels..steps.end * channels);

@@ -91,7 +91,7 @@ fn check(source: impl TrainSource + 'static, steps: usize) {
 /// Steps that are in any of these windows.
 fn covered(windows: &Windows) -> usize {
     let steps =
-        |window: &Window| window.steps().map(|step| (window.series, step)).collect::<Vec<_>>();
+        |window: Window| window.steps().map(|step| (window.series, step)).collect::<Vec<_>>();
     windows.windows().iter().flat_map(steps).collect::<std::collections::BTreeSet<_>>().len()
 }
 
@@ -117,7 +117,7 @@ fn some_windows_in_any_order_share_what_they_cover() {
     places.push(places[0]);
     let used: std::collections::BTreeSet<_> = places
         .iter()
-        .map(|place| parts.train.windows()[*place])
+        .map(|place| parts.train.windows().at(*place))
         .flat_map(|window| window.steps().map(move |step| (window.series, step)))
         .collect();
     let source =

@@ -59,7 +59,7 @@ fn windows_and_the_originals_of_shards_are_the_same_samples() {
         let sample = windows.read(index, &mut a).unwrap();
         assert_eq!(Source::read(&shards, 3 * index, &mut b).unwrap(), sample);
         assert_eq!(a, b);
-        assert_eq!(sample.length as usize, windows.windows().windows()[index].length as usize);
+        assert_eq!(sample.length as usize, windows.windows().windows().at(index).length as usize);
     }
     // All versions of all windows are trained on, once an epoch.
     let config = LoaderConfig { batch_size: 5, ..LoaderConfig::default() };
@@ -74,7 +74,7 @@ fn windows_and_the_originals_of_shards_are_the_same_samples() {
 fn held_out_windows_are_scaled_as_training_windows_were() {
     let parts = parts();
     let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train).unwrap();
-    let window = parts.test.windows()[0];
+    let window = parts.test.windows().at(0);
     let mut expected = vec![0.0; 32];
     normaliser.apply(parts.test.set(), &window, &mut expected);
     let source = Arc::new(NormalisedWindows::new(parts.test, normaliser));

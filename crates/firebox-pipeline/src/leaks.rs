@@ -191,14 +191,14 @@ impl<'a> Checking<'a> {
         // A series that has not begun yet has no place in the other set.
         let places: Vec<u32> =
             after.series().iter().map(|series| self.place(&series.name)).collect();
-        let placed = |window: &Window| Window { series: places[window.series as usize], ..*window };
+        let placed = |window: Window| Window { series: places[window.series as usize], ..window };
         // One by one: there may be as many as steps.
-        let own = || windows_of(before.as_ref()).iter().filter(|window| ends(&self.set, window));
+        let own = || windows_of(before.as_ref()).filter(|window| ends(&self.set, window));
         let others = || {
-            let others = windows_of(rest.as_ref()).iter();
+            let others = windows_of(rest.as_ref());
             others.filter(|window| ends(after, window)).map(placed)
         };
-        if let Some((window, other)) = own().zip(others()).find(|(own, other)| *own != other) {
+        if let Some((window, other)) = own().zip(others()).find(|(own, other)| own != other) {
             let name = &self.set.series()[window.series as usize].name;
             let what = format!(
                 "series `{name}`, window of steps {:?}: its label {:?} became {:?}",
@@ -263,8 +263,8 @@ impl<'a> Checking<'a> {
     }
 }
 
-fn windows_of(train: Option<&TrainWindows>) -> &[Window] {
-    train.map_or(&[], |train| train.windows())
+fn windows_of(train: Option<&TrainWindows>) -> impl Iterator<Item = Window> {
+    train.into_iter().flat_map(|train| train.windows())
 }
 
 /// The split of a pipeline, or its folds, each with a name.
@@ -322,13 +322,13 @@ impl<'a> Normalised<'a> {
 
     /// The bits of a window.
     fn window(&mut self, at: usize) -> impl Iterator<Item = u32> + use<'_, 'a> {
-        let (set, window) = (self.train.set(), &self.train.windows()[at]);
+        let (set, window) = (self.train.set(), self.train.windows().at(at));
         let own = window.length as usize * set.channels().len();
         self.values.clear();
         self.values.resize(own, 0.0);
-        self.normaliser.apply(set, window, &mut self.values);
+        self.normaliser.apply(set, &window, &mut self.values);
         if let Some(scaler) = &self.forecasts {
-            let samples = samples(scaler, set, std::slice::from_ref(window));
+            let samples = samples(scaler, set, [window]);
             self.values.extend(samples.statics);
             self.values.extend(samples.targets);
         }
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(checking.run().unwrap().lines.len(), 3);
         // Targets of the last training windows that are not those of the file.
         let (_, split) = &checking.splits[0];
-        let window = *split.train.windows().last().unwrap();
+        let window = split.train.windows().last().unwrap();
         let step = window.steps().end - 1 + 4;
         let mut series = checking.set.series().to_vec();
         series[window.series as usize].values.make_mut()[step * 4 + 3] *= 1.5;

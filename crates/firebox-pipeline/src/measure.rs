@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::{Labels, SplitRule, Window, count};
+use firebox_core::{Labels, SplitRule, WindowList, count};
 use firebox_data::Ingested;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
@@ -192,8 +192,14 @@ pub(crate) fn overlap(config: &PipelineConfig, windows: &Windows) -> usize {
 }
 
 /// Series that these windows are of.
-pub(crate) fn series_of(windows: &[Window]) -> usize {
-    let mut series: Vec<u32> = windows.iter().map(|window| window.series).collect();
+pub(crate) fn series_of(windows: &WindowList) -> usize {
+    let mut series: Vec<u32> = Vec::new();
+    for window in windows {
+        // Windows of one series mostly stand together.
+        if series.last() != Some(&window.series) {
+            series.push(window.series);
+        }
+    }
     series.sort_unstable();
     series.dedup();
     series.len()

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use firebox_core::{SeriesSet, Window};
+use firebox_core::{SeriesSet, Window, WindowList};
 use firebox_data::{DataError, TableColumn, TableWriter};
 
 /// Its name.
@@ -21,7 +21,7 @@ pub(crate) struct TestTable<'a> {
     /// Names of the classes.
     pub(crate) classes: &'a [String],
     /// The windows, each with its true class.
-    pub(crate) windows: Vec<Window>,
+    pub(crate) windows: WindowList,
     /// Columns beside where a window lies and what it is.
     pub(crate) said: Vec<(String, Said<'a>)>,
 }
@@ -56,16 +56,16 @@ impl TestTable<'_> {
     }
 
     fn rows(&self, rows: Range<usize>) -> Vec<(String, TableColumn)> {
-        let windows = &self.windows[rows.clone()];
+        let windows = || self.windows.range(rows.clone());
         let all = self.set.series();
-        let moments = |step: fn(&Window) -> usize| {
-            let moment = |window: &Window| all[window.series as usize].time[step(window)];
-            let moments = windows.iter().map(moment).collect();
+        let moments = |step: fn(Window) -> usize| {
+            let moment = |window: Window| all[window.series as usize].time[step(window)];
+            let moments = windows().map(moment).collect();
             if self.has_clock { TableColumn::Time(moments) } else { TableColumn::Whole(moments) }
         };
         let class = |class: u32| self.classes.get(class as usize).cloned().unwrap_or_default();
-        let series = windows.iter().map(|window| all[window.series as usize].name.clone());
-        let truth = windows.iter().map(|window| window.label.map(class).unwrap_or_default());
+        let series = windows().map(|window| all[window.series as usize].name.clone());
+        let truth = windows().map(|window| window.label.map(class).unwrap_or_default());
         let mut columns = vec![
             ("series".to_owned(), TableColumn::Text(series.collect())),
             ("start".to_owned(), moments(|window| window.steps().start)),
@@ -109,7 +109,7 @@ mod tests {
             ("probability_move".to_owned(), Said::Share { values: &shares, place: 1, width: 2 }),
             ("fold".to_owned(), Said::Number(&[1, 1, 2])),
         ];
-        let windows = vec![window(0, 0, 0), window(0, 4, 1), window(1, 2, 1)];
+        let windows = [window(0, 0, 0), window(0, 4, 1), window(1, 2, 1)].into_iter().collect();
         let table = TestTable { set: &set, has_clock: true, classes: &classes, windows, said };
         let text = |names: &[&str]| {
             TableColumn::Text(names.iter().map(|name| (*name).to_owned()).collect())
@@ -134,7 +134,8 @@ mod tests {
         let series = Series::regular("a", 0, 1, vec![0.0; 4], 1);
         let channels = vec![Channel::new("x", Role::Other)];
         let set = SeriesSet::new(channels, vec!["only".to_owned()], vec![series]).unwrap();
-        let windows = vec![Window { series: 0, start: 0, length: 4, label: Some(0) }; CELLS / 2];
+        let window = Window { series: 0, start: 0, length: 4, label: Some(0) };
+        let windows = std::iter::repeat_n(window, CELLS / 2).collect();
         let table = TestTable {
             set: &set,
             has_clock: false,
@@ -146,7 +147,7 @@ mod tests {
         table.write(&path).unwrap();
         assert!(path.is_file());
         // No window, no file.
-        let none = TestTable { windows: vec![], ..table };
+        let none = TestTable { windows: WindowList::default(), ..table };
         none.write(&folder.path().join("none.parquet")).unwrap();
         assert!(!folder.path().join("none.parquet").exists());
     }

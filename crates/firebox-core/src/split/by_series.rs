@@ -152,7 +152,9 @@ mod tests {
 
     use super::*;
     use crate::split::tests::rule;
-    use crate::{Channel, Labels, Role, Series, SplitRule, StepLabels, Window, WindowRule, split};
+    use crate::{
+        Channel, Labels, Role, Series, SplitRule, StepLabels, WindowList, WindowRule, split,
+    };
 
     #[test]
     fn a_given_split_draws_validation_evenly_from_each_class() {
@@ -173,7 +175,7 @@ mod tests {
         assert_eq!([parts.train.len(), parts.validation.len(), parts.test.len()], [24, 6, 10]);
         let ones = parts.validation.windows().iter().filter(|w| w.label == Some(1)).count();
         assert_eq!(ones, 3);
-        assert_eq!((parts.train.windows()[0].length, parts.train.longest()), (5, 20));
+        assert_eq!((parts.train.windows().at(0).length, parts.train.longest()), (5, 20));
         series.truncate(30);
         let set = Arc::new(SeriesSet::new(channels, classes, series).unwrap());
         assert_eq!(
@@ -193,7 +195,7 @@ mod tests {
         let set = Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap());
         let by_series = SplitRule::Series { validation: 0.1, test: 0.2, seed: 1 };
         let parts = split(&set, &rule(20, 5), &by_series, &Labels::Last).unwrap();
-        let of = |windows: &[Window]| {
+        let of = |windows: &WindowList| {
             windows.iter().map(|w| w.series).collect::<std::collections::BTreeSet<_>>()
         };
         let [train, validation, test] =
@@ -293,7 +295,7 @@ mod tests {
         for seed in 0..50 {
             let by_series = SplitRule::Series { validation: 0.1, test: 0.2, seed };
             let parts = split(&set, &rule(6, 1), &by_series, &Labels::Last).unwrap();
-            let values = |windows: &[Window]| -> std::collections::BTreeSet<u64> {
+            let values = |windows: &WindowList| -> std::collections::BTreeSet<u64> {
                 windows.iter().map(|window| series[window.series as usize].0.to_bits()).collect()
             };
             let (train, validation, test) = (
@@ -382,8 +384,8 @@ mod tests {
         let parts = of(EqualPolicy::Drop).unwrap();
         assert_eq!([parts.train.len(), parts.validation.len(), parts.test.len()], [5, 2, 3]);
         assert_eq!((parts.left_out, &parts.equal.left_out[..]), (0, &[3, 4, 5][..]));
-        let seen = [parts.train.windows(), parts.validation.windows()].concat();
-        assert!(seen.iter().all(|window| ![3, 4, 5].contains(&window.series)));
+        let mut seen = parts.train.windows().iter().chain(parts.validation.windows());
+        assert!(seen.all(|window| ![3, 4, 5].contains(&window.series)));
         let [warning] = &parts.equal.warnings()[..] else { panic!("{:?}", parts.equal) };
         assert!(warning.contains("are left out of training and validation"), "{warning}");
         let kept = of(EqualPolicy::Keep).unwrap();

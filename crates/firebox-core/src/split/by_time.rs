@@ -1,31 +1,55 @@
 //! Divides windows by two moments in time that hold for all series.
 
+use rayon::prelude::*;
+
 use crate::{Series, SeriesSet, Window};
 
 /// The first moment of validation and the first of the test, so that each part holds its share of
 /// all steps.
 pub(super) fn boundaries(set: &SeriesSet, validation: f64, test: f64) -> [i64; 2] {
-    let mut times: Vec<i64> =
-        set.series().iter().flat_map(|series| &series.time).copied().collect();
-    times.sort_unstable();
-    let at = |share: f64| {
-        let index = (share * times.len() as f64).round() as usize;
-        times.get(index).copied().unwrap_or(i64::MAX)
-    };
-    [at(1.0 - validation - test), at(1.0 - test)]
+    [moment(set, 1.0 - validation - test), moment(set, 1.0 - test)]
 }
 
-/// 0 training, 1 validation, 2 test, none when the window touches a boundary or a gap.
+/// The first moment behind a share of all steps of all series, in the order of time. It is looked for between the first and
+/// the last: a copy of all times would be as large as a channel.
+pub(crate) fn moment(set: &SeriesSet, share: f64) -> i64 {
+    let index = (share * set.steps() as f64).round() as usize;
+    if index >= set.steps() {
+        return i64::MAX;
+    }
+    let until = |moment: i64| -> usize {
+        let steps = |series: &Series| series.time.partition_point(|time| *time <= moment);
+        set.series().par_iter().map(steps).sum()
+    };
+    let ends = |end: fn(&Series) -> Option<&i64>| set.series().iter().filter_map(end).copied();
+    let first = ends(|series| series.time.first()).min().unwrap_or(0);
+    let last = ends(|series| series.time.last()).max().unwrap_or(0);
+    let (mut from, mut to) = (i128::from(first), i128::from(last));
+    while from < to {
+        let middle = (from + to).div_euclid(2);
+        if until(middle as i64) > index {
+            to = middle;
+        } else {
+            from = middle + 1;
+        }
+    }
+    from as i64
+}
+
+/// The first step of a series at or after each moment.
+pub(crate) fn places<const N: usize>(series: &Series, moments: [i64; N]) -> [usize; N] {
+    moments.map(|moment| series.time.partition_point(|time| *time < moment))
+}
+
+/// 0 training, 1 validation, 2 test, none when the window touches a boundary or a gap. `places` are those of the two
+/// boundaries within its series.
 pub(super) fn part_by_time(
-    series: &Series,
     window: &Window,
-    boundaries: [i64; 2],
+    [validation, test]: [usize; 2],
     gap: usize,
     horizon: usize,
 ) -> Option<usize> {
     let steps = window.steps();
-    let [validation, test] =
-        boundaries.map(|moment| series.time.partition_point(|time| *time < moment));
     // The gap is counted in steps of this series after each boundary that lies within it.
     let after = |boundary: usize| if boundary == 0 { 0 } else { boundary + gap };
     let end = steps.end + horizon;
@@ -42,9 +66,40 @@ pub(super) fn part_by_time(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::split::tests::{rule, set};
-    use crate::{Labels, SplitRule, split};
+    use crate::{Channel, Labels, Role, SplitRule, Stream, split};
+
+    #[test]
+    fn a_moment_is_the_one_that_sorting_all_times_finds() {
+        let mut draws = Stream::new(5, "moments").draws();
+        for case in 0..300 {
+            // Times of both signs, near and far, some of them in several series.
+            let reach = [3, 60, 1 << 40, 1 << 62][case % 4];
+            let series = (0..1 + draws.below(5)).map(|index| {
+                let mut time: Vec<i64> = (0..1 + draws.below(40))
+                    .map(|_| (draws.below(2 * reach) as i64).wrapping_sub(reach as i64))
+                    .collect();
+                time.sort_unstable();
+                time.dedup();
+                let mut series =
+                    Series::regular(format!("s{index}"), 0, 1, vec![0.5; time.len()], 1);
+                series.time = time.into();
+                series
+            });
+            let channels = vec![Channel::new("x", Role::Other)];
+            let set = Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap());
+            let mut sorted: Vec<i64> = set.series().iter().flat_map(|s| s.time.to_vec()).collect();
+            sorted.sort_unstable();
+            for share in [0.0, 0.1, 0.5, draws.uniform_f64(), 0.99, 1.0] {
+                let index = (share * sorted.len() as f64).round() as usize;
+                let expected = sorted.get(index).copied().unwrap_or(i64::MAX);
+                assert_eq!(moment(&set, share), expected, "{share} of {sorted:?}");
+            }
+        }
+    }
 
     #[test]
     fn no_step_is_shared_and_the_gap_is_kept() {
@@ -54,15 +109,10 @@ mod tests {
         let [validation, test] = parts.boundaries.unwrap();
         let end = |w: &Window| set.series()[w.series as usize].time[w.steps().end - 1 + 3];
         let start = |w: &Window| set.series()[w.series as usize].time[w.steps().start];
-        assert!(parts.train.windows().iter().all(|w| end(w) < validation));
-        assert!(
-            parts
-                .validation
-                .windows()
-                .iter()
-                .all(|w| start(w) >= validation + 130 && end(w) < test)
-        );
-        assert!(parts.test.windows().iter().all(|w| start(w) >= test + 130));
+        assert!(parts.train.windows().iter().all(|w| end(&w) < validation));
+        let within = |w: Window| start(&w) >= validation + 130 && end(&w) < test;
+        assert!(parts.validation.windows().iter().all(within));
+        assert!(parts.test.windows().iter().all(|w| start(&w) >= test + 130));
         assert!(!parts.test.is_empty() && !parts.validation.is_empty() && parts.left_out > 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::SplitError;
-use crate::{HeldOutWindows, Labels, Series, SeriesSet, Window, WindowRule, Windows};
+use crate::{HeldOutWindows, Labels, Series, SeriesSet, Window, WindowList, WindowRule, Windows};
 
 /// Every window of every segment, labelled.
 ///
@@ -14,7 +14,7 @@ pub(crate) fn all_windows(
     set: &SeriesSet,
     windows: &WindowRule,
     labels: &Labels,
-) -> Result<Vec<Window>, SplitError> {
+) -> Result<WindowList, SplitError> {
     let &WindowRule { length, stride, .. } = windows;
     let range = 1..=u32::MAX as usize;
     if !range.contains(&length) || !range.contains(&stride) {
@@ -72,9 +72,9 @@ fn refuse_pieces(set: &SeriesSet, needed: usize) -> Result<(), SplitError> {
 }
 
 /// Every window of every segment, labelled.
-fn cut(set: &SeriesSet, rule: &WindowRule, labels: &Labels) -> Vec<Window> {
+fn cut(set: &SeriesSet, rule: &WindowRule, labels: &Labels) -> WindowList {
     let horizon = labels.horizon();
-    let mut windows = Vec::new();
+    let mut windows = WindowList::default();
     for (index, series) in set.series().iter().enumerate() {
         let mut push = |start: usize, length: usize| {
             windows.push(Window {

@@ -9,6 +9,7 @@ mod rule;
 
 use std::sync::Arc;
 
+pub(crate) use by_time::{moment, places};
 pub(crate) use cut::all_windows;
 pub use cut::unseen;
 pub use error::SplitError;
@@ -19,7 +20,7 @@ use by_time::{boundaries, part_by_time};
 use rule::{check_shares, shares, way_out};
 
 use crate::{
-    EqualSeries, HeldOutWindows, Labels, SeriesSet, TrainWindows, Window, WindowRule, Windows,
+    EqualSeries, HeldOutWindows, Labels, SeriesSet, TrainWindows, WindowList, WindowRule, Windows,
 };
 
 /// The windows of each part. No step is seen by two parts.
@@ -68,21 +69,23 @@ pub fn split(
         SplitRule::Series { validation, test, seed } => parts_drawn(set, validation, test, seed),
         SplitRule::Given { validation, seed, equal } => parts_given(set, validation, seed, equal)?,
     };
-    let mut parts = [Vec::new(), Vec::new(), Vec::new()];
+    let places_of: Vec<[usize; 2]> =
+        boundaries.map_or_else(Vec::new, |of| set.series().iter().map(|s| places(s, of)).collect());
+    let mut parts = [(); 3].map(|()| WindowList::default());
     let mut left_out = 0;
     for window in &all {
         let series = window.series as usize;
-        let part = match (rule, boundaries) {
-            (SplitRule::Time { gap, .. }, Some(boundaries)) => {
+        let part = match rule {
+            SplitRule::Time { gap, .. } => {
                 let horizon = labels.horizon();
                 let gap = gap.unwrap_or(length + horizon);
-                part_by_time(&set.series()[series], window, boundaries, gap, horizon)
+                part_by_time(&window, places_of[series], gap, horizon)
             }
             _ if parts_of_series[series] == LEFT_OUT => continue,
             _ => Some(parts_of_series[series]),
         };
         match part {
-            Some(part) => parts[part].push(*window),
+            Some(part) => parts[part].push(window),
             None => left_out += 1,
         }
     }
@@ -101,7 +104,7 @@ impl Split {
     /// Windows of training, validation and test, which the caller has kept apart.
     pub(crate) fn of(
         set: &Arc<SeriesSet>,
-        parts: [Vec<Window>; 3],
+        parts: [WindowList; 3],
         labels: &Labels,
         boundaries: Option<[i64; 2]>,
         left_out: usize,

@@ -22,11 +22,15 @@ pub fn usual_season(interval: i64) -> Option<usize> {
 ///
 /// # Shapes
 /// - returns `[window, horizon, target]`
-pub fn last_value(set: &SeriesSet, rule: &ForecastRule, windows: &[Window]) -> Vec<f64> {
-    let of = |window: &Window| -> Vec<f64> {
-        (0..rule.targets.len()).map(|target| rule.last(set, window, target)).collect()
+pub fn last_value(
+    set: &SeriesSet,
+    rule: &ForecastRule,
+    windows: impl IntoIterator<Item = Window>,
+) -> Vec<f64> {
+    let of = |window: Window| -> Vec<f64> {
+        (0..rule.targets.len()).map(|target| rule.last(set, &window, target)).collect()
     };
-    windows.iter().flat_map(|window| of(window).repeat(rule.horizons.len())).collect()
+    windows.into_iter().flat_map(|window| of(window).repeat(rule.horizons.len())).collect()
 }
 
 /// The value one season before each target, or as many seasons as it takes to lie in what is known
@@ -40,11 +44,12 @@ pub fn last_value(set: &SeriesSet, rule: &ForecastRule, windows: &[Window]) -> V
 pub fn seasonal_naive(
     set: &SeriesSet,
     rule: &ForecastRule,
-    windows: &[Window],
+    windows: impl IntoIterator<Item = Window>,
     season: usize,
 ) -> (Vec<f64>, usize) {
     let channels = set.channels().len();
-    let mut out = Vec::with_capacity(windows.len() * rule.outputs());
+    let windows = windows.into_iter();
+    let mut out = Vec::with_capacity(windows.size_hint().0 * rule.outputs());
     let mut lacking = 0;
     for window in windows {
         let series = &set.series()[window.series as usize];
@@ -135,12 +140,12 @@ mod tests {
     fn naive_forecasts_look_back_and_never_across_a_gap() {
         let set = set((0..40).map(f64::from).collect(), &[0..12, 12..40]);
         let rule = rule(&[1, 4, 9]);
-        assert_eq!(last_value(&set, &rule, &[window(20)]), [22.0; 3]);
+        assert_eq!(last_value(&set, &rule, [window(20)]), [22.0; 3]);
         // A season of 4: one, one and three seasons back.
-        let (values, lacking) = seasonal_naive(&set, &rule, &[window(20)], 4);
+        let (values, lacking) = seasonal_naive(&set, &rule, [window(20)], 4);
         assert_eq!((values, lacking), (vec![19.0, 22.0, 19.0], 0));
         // The last step is 16, and the segment begins at 12: 13 is known, 10 would lie before it.
-        let (values, lacking) = seasonal_naive(&set, &rule, &[window(14), window(20)], 7);
+        let (values, lacking) = seasonal_naive(&set, &rule, [window(14), window(20)], 7);
         assert_eq!(values[..3], [16.0, 13.0, 16.0]);
         assert_eq!(lacking, 1);
     }

@@ -373,13 +373,13 @@ impl Work<'_> {
             if self.stop.load(Ordering::SeqCst) {
                 return Ok(false);
             }
-            let own = &windows.windows()[to..to + batch.len()];
+            let own: Vec<Window> = windows.windows().range(to..to + batch.len()).collect();
             to += batch.len();
             let given = (batch.inputs, batch.lengths.as_slice());
             // Not all of the work: it waits for a thread that needs the pool to read.
             self.device.run(|| {
                 weights.during(|| {
-                    self.heads.compute(model, &part.loaded.set, own, given, &mut values);
+                    self.heads.compute(model, &part.loaded.set, &own, given, &mut values);
                 });
             });
             let progress = Event::Progress {
@@ -449,16 +449,16 @@ struct Part<'a> {
 impl Part<'_> {
     /// Where windows lie: series, first and last step.
     fn places(&self, range: std::ops::Range<usize>) -> Columns {
-        let chosen = &self.windows.windows()[range];
+        let chosen = || self.windows.windows().range(range.clone());
         let all = self.loaded.set.series();
-        let names = chosen.iter().map(|window| self.names[window.series as usize].clone());
+        let names = chosen().map(|window| self.names[window.series as usize].clone());
         let at = |last: bool| -> Vec<i64> {
-            let time = |window: &Window| {
+            let time = |window: Window| {
                 let steps = window.steps();
                 let step = if last { steps.end - 1 } else { steps.start };
                 all[window.series as usize].time[step]
             };
-            chosen.iter().map(time).collect()
+            chosen().map(time).collect()
         };
         let column = |values| match self.loaded.timed {
             true => TableColumn::Time(values),

@@ -1,7 +1,7 @@
 //! What a model was not trained on: channels and static features of new data that lie far from those of the training,
 //! channels that stand still, and texts of words that it does not know. Only warnings, since what is far away may be what one looks for.
 
-use firebox_core::{Event, Listener, Normalisation, Normaliser, SeriesSet, Window};
+use firebox_core::{Event, Listener, Normalisation, Normaliser, SeriesSet, Window, WindowList};
 use firebox_export::ModelCard;
 
 use crate::values::{exact, rounded};
@@ -174,7 +174,7 @@ impl<'a> Strange<'a> {
     pub(super) fn look_at_statics(
         &mut self,
         set: &SeriesSet,
-        windows: &[Window],
+        windows: &WindowList,
         names: &[String],
     ) {
         let channels = set.channels().len();
@@ -320,7 +320,7 @@ mod tests {
         });
         let set = SeriesSet::new(channels.clone(), vec![], series.collect()).unwrap();
         let window = |at: u32| Window { series: at / 8, start: at % 8, length: 10, label: None };
-        let windows: Vec<Window> = (0..16).map(window).collect();
+        let windows: WindowList = (0..16).map(window).collect();
         let scaler = serde_json::from_value(serde_json::json!({
             "rule": { "targets": [0], "horizons": [1], "statics": [1], "calendar": [], "predicted": "value" },
             "outputs": [map], "statics": [map], "spreads": [1.0]

@@ -15,7 +15,8 @@ const FEWEST: usize = 2;
 
 /// Indices of the labelled windows of a part.
 pub(super) fn labelled(part: &Windows) -> Vec<usize> {
-    (0..part.len()).filter(|index| part.windows()[*index].label.is_some()).collect()
+    let labelled = part.windows().iter().enumerate().filter(|(_, window)| window.label.is_some());
+    labelled.map(|(index, _)| index).collect()
 }
 
 /// Indices of the labelled windows of a part that are drawn at a share: of each class its share, rounded,
@@ -46,7 +47,7 @@ pub(super) fn draw(part: &Windows, share: f64, by_series: bool, stream: Stream) 
 /// How many drawn windows each class has.
 pub(super) fn counts(part: &Windows, drawn: &[usize]) -> Vec<usize> {
     let mut counts = vec![0; part.classes().len()];
-    for label in drawn.iter().filter_map(|index| part.windows()[*index].label) {
+    for label in drawn.iter().filter_map(|index| part.windows().at(*index).label) {
         counts[label as usize] += 1;
     }
     counts
@@ -201,7 +202,7 @@ mod tests {
             assert_eq!(counts, [expected, expected], "{share}");
             let mut series = BTreeMap::<u32, usize>::new();
             drawn.iter().for_each(|index| {
-                *series.entry(parts.train.windows()[*index].series).or_default() += 1;
+                *series.entry(parts.train.windows().at(*index).series).or_default() += 1;
             });
             assert!(series.values().all(|count| *count == 4), "all windows of each");
         }

@@ -14,7 +14,8 @@ use std::sync::atomic::AtomicBool;
 
 use firebox_core::{
     Channel, EqualPolicy, Event, Key, LEAST_STRETCH, Normalisation, Normaliser, SeriesSet,
-    SharedStretch, Silent, SplitRule, Steps, Window, count, quoted, shared_stretches, split,
+    SharedStretch, Silent, SplitRule, Steps, Window, WindowList, count, quoted, shared_stretches,
+    split,
 };
 use firebox_data::{Checks, DataConfig, DataError, Paths, content_hash_until, fingerprint_until};
 use firebox_export::{CARD, ModelCard};
@@ -242,7 +243,7 @@ impl Origin {
 
     /// Divides the series that both have as the encoder's run did, and looks for what is tested on here among what that
     /// trained and chose by.
-    fn drawn_again(&self, rule: SplitRule, set: &Arc<SeriesSet>, tested: &[Window]) -> BySteps {
+    fn drawn_again(&self, rule: SplitRule, set: &Arc<SeriesSet>, tested: &WindowList) -> BySteps {
         let Some(settings) = &self.settings else { return BySteps::Apart };
         let Ok(parts) = split(set, &settings.window.rule(), &as_then(rule), &settings.labels)
         else {
@@ -266,7 +267,7 @@ impl Origin {
     fn compared(
         &self,
         data: &DataConfig,
-        ours: (&SeriesSet, &[Window]),
+        ours: (&SeriesSet, &WindowList),
         cache: &Path,
         stop: &AtomicBool,
     ) -> Result<BySteps, PipelineError> {
@@ -287,8 +288,7 @@ impl Origin {
             ));
         };
         let seen = parts.train.windows().iter().chain(parts.validation.windows());
-        let seen: Vec<Window> = seen.copied().collect();
-        let found = compared_steps((&set, &seen), ours);
+        let found = compared_steps((&set, seen), ours);
         // What was lost reads as zeros.
         Ok(match set.check_read() {
             Ok(()) => found,
@@ -421,8 +421,8 @@ enum BySteps {
 
 /// Steps that an encoder `saw` and that are `tested` on, told apart by their times and the channels of both.
 fn compared_steps(
-    (theirs, saw): (&SeriesSet, &[Window]),
-    (ours, tested): (&SeriesSet, &[Window]),
+    (theirs, saw): (&SeriesSet, impl IntoIterator<Item = Window>),
+    (ours, tested): (&SeriesSet, &WindowList),
 ) -> BySteps {
     let is_ours = |name: &&str| ours.channels().iter().any(|channel| channel.name == *name);
     let names = theirs.channels().iter().map(|channel| channel.name.as_str());
@@ -683,8 +683,8 @@ mod tests {
         let window = |start, length| Window { series: 0, start, length, label: None };
         let (theirs, theirs_saw) = (bars(1, &["x", "y"], 0..500), [window(0, 300)]);
         let said = |ours: &SeriesSet, tested: Window| match compared_steps(
-            (&theirs, &theirs_saw),
-            (ours, &[tested]),
+            (&theirs, theirs_saw),
+            (ours, &WindowList::from_iter([tested])),
         ) {
             BySteps::Shared(what) => what,
             BySteps::Apart => "apart".to_owned(),
@@ -711,12 +711,12 @@ mod tests {
         let pipeline = "[window]\nlength = 6\nstride = 2\n[split.series]\ntest = 0.2\nseed = 1\n";
         let settings: PipelineConfig = toml::from_str(pipeline).unwrap();
         let (rule, window) = (settings.split.unwrap(), settings.window.rule());
-        let tested = |rule: SplitRule| -> Vec<Window> {
+        let tested = |rule: SplitRule| {
             let parts = split(&set, &window, &rule, &firebox_core::Labels::None).unwrap();
-            parts.test.windows().to_vec()
+            parts.test.windows().clone()
         };
         let origin = Origin { settings: Some(settings.clone()), ..origin() };
-        let decided = |tested: &[Window]| {
+        let decided = |tested: &WindowList| {
             let said = "it may have seen windows".to_owned();
             let by_files = ByFiles::Otherwise { said, is_same: true };
             let decided = origin.decided(by_files, origin.drawn_again(rule, &set, tested));
@@ -726,11 +726,11 @@ mod tests {
         assert_eq!(decided(&own), Ok(None));
         // A smaller share of the same draw holds nothing that it saw.
         let smaller = tested(SplitRule::Series { validation: 0.1, test: 0.1, seed: 1 });
-        assert!(smaller.iter().all(|window| own.contains(window)));
+        assert!(smaller.iter().all(|window| own.iter().any(|one| one == window)));
         assert_eq!(decided(&smaller), Ok(None));
         // Too short and too even to be found by its values.
         let other = tested(SplitRule::Series { validation: 0.1, test: 0.2, seed: 2 });
-        let seen = other.iter().find(|window| !own.contains(window)).unwrap();
+        let seen = other.iter().find(|window| own.iter().all(|one| one != *window)).unwrap();
         let refused = decided(&other).unwrap_err();
         assert!(refused.contains("saw steps that are tested on here, of `s"), "{refused}");
         let name = format!("`{}`", set.series()[seen.series as usize].name);
@@ -776,8 +776,9 @@ mod tests {
         let ours = firebox_data::ingest(&ours, &cache, &Silent).unwrap();
         let said = |start: u32| {
             let tested = Window { series: 0, start, length: 200 - start, label: None };
+            let tested = WindowList::from_iter([tested]);
             let never = AtomicBool::new(false);
-            match origin.compared(&data, (&ours.set, &[tested]), &cache, &never).unwrap() {
+            match origin.compared(&data, (&ours.set, &tested), &cache, &never).unwrap() {
                 BySteps::Shared(what) => what,
                 BySteps::Apart => "apart".to_owned(),
                 BySteps::Unknown(why) => why.to_owned(),

@@ -27,7 +27,7 @@ pub(super) fn write(
         set: test.set(),
         has_clock: windows.ingested.checks.span.is_some(),
         classes,
-        windows: test.windows().to_vec(),
+        windows: test.windows().clone(),
         said,
     };
     Ok(table.write(path)?)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, HeldOutWindows, Stream, Window};
+use firebox_core::{Event, HeldOutWindows, Stream, Window, WindowList};
 use firebox_data::Checks;
 use firebox_eval::{
     BlockOf, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts, Linear,
@@ -29,7 +29,7 @@ const MOST_FEATURES: usize = 1_500;
 pub(super) struct Measured {
     pub(super) evaluation: ForecastEvaluation,
     /// Test windows in the order of time.
-    pub(super) windows: Vec<Window>,
+    pub(super) windows: WindowList,
     /// True values of each window, `[window, output]`.
     pub(super) truth: Vec<f64>,
     /// Of each forecaster, the model first.
@@ -66,7 +66,7 @@ pub(super) fn judge<'a>(
     let outputs = rule.outputs();
     let mut truth = vec![0.0; windows.len() * outputs];
     for (window, out) in windows.windows().iter().zip(truth.chunks_exact_mut(outputs)) {
-        rule.truth(set, window, out);
+        rule.truth(set, &window, out);
     }
     let of = move |model: &StackedLstm| -> Result<Vec<f64>, PipelineError> {
         let found = forecast(run, sequences, model, Held::Validation)?;
@@ -92,10 +92,10 @@ pub(super) fn measure(
         run.listener.on(&Event::Warning { message });
     }
     // Of several series the windows of one time stand side by side.
-    let start = |window: &Window| set.series()[window.series as usize].time[window.start as usize];
+    let start = |window: Window| set.series()[window.series as usize].time[window.start as usize];
     let mut order: Vec<usize> = (0..test.len()).collect();
-    order.sort_by_key(|at| (start(&test.windows()[*at]), test.windows()[*at].series));
-    let windows: Vec<Window> = order.iter().map(|at| test.windows()[*at]).collect();
+    order.sort_by_key(|at| (start(test.windows().at(*at)), test.windows().at(*at).series));
+    let windows: WindowList = order.iter().map(|at| test.windows().at(*at)).collect();
     let outputs = rule.outputs();
     let sorted = |values: &[f64]| -> Vec<f64> {
         order
@@ -126,7 +126,7 @@ pub(super) fn measure(
     }
     let mut truth = vec![0.0; windows.len() * outputs];
     for (window, out) in windows.iter().zip(truth.chunks_exact_mut(outputs)) {
-        rule.truth(set, window, out);
+        rule.truth(set, &window, out);
     }
     let scales = seasonal_scale(set, rule, sequences.train(), sequences.steps_of_season());
     let evaluation = evaluate(run, sequences, &windows, &truth, &forecasts, &scales)?;
@@ -161,7 +161,7 @@ fn made_up<'a>(checks: &Checks, targets: impl Iterator<Item = &'a str>) -> Optio
 fn evaluate(
     run: &Run<'_>,
     sequences: &Sequences,
-    windows: &[Window],
+    windows: &WindowList,
     truth: &[f64],
     forecasts: &[Forecasts],
     by_series: &[f64],
@@ -203,7 +203,7 @@ fn evaluate(
 /// Consecutive windows, of all series, that are drawn together: those that share a step of a window or
 /// of a target, and at least a season of them, because errors hang together with the time of the day. It is not made
 /// smaller where that leaves few blocks: intervals would be too narrow, and there are none then.
-fn block(run: &Run<'_>, sequences: &Sequences, windows: &[Window]) -> (usize, BlockOf) {
+fn block(run: &Run<'_>, sequences: &Sequences, windows: &WindowList) -> (usize, BlockOf) {
     let window = &run.config.window;
     let series = series_of(windows);
     if window.whole {
@@ -261,7 +261,7 @@ fn forecast(
             let found: Vec<f32> = found.into_data().iter::<f32>().collect();
             for (index, found) in batch.indices.iter().zip(found.chunks_exact(outputs)) {
                 let out = &mut all[index * outputs..(index + 1) * outputs];
-                sequences.scaler.restore(set, &windows.windows()[*index], found, out);
+                sequences.scaler.restore(set, &windows.windows().at(*index), found, out);
             }
         }
         Ok(all)
@@ -299,7 +299,7 @@ fn linear(run: &Run<'_>, sequences: &Sequences) -> Result<Option<Vec<f64>>, Pipe
     for (at, window) in sequences.test().windows().iter().enumerate() {
         let place = at * outputs..(at + 1) * outputs;
         let scaled: Vec<f32> = found[place.clone()].iter().map(|value| *value as f32).collect();
-        sequences.scaler.restore(sequences.set(), window, &scaled, &mut all[place]);
+        sequences.scaler.restore(sequences.set(), &window, &scaled, &mut all[place]);
     }
     Ok(Some(all))
 }

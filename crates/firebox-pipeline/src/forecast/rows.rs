@@ -27,9 +27,9 @@ pub(super) fn write(
     let mut table = TableWriter::create(path)?;
     let at_once = AT_ONCE.div_ceil(outputs.len().max(1));
     for first in (0..measured.windows.len()).step_by(at_once) {
-        let windows = &measured.windows[first..measured.windows.len().min(first + at_once)];
+        let windows = measured.windows.range(first..measured.windows.len().min(first + at_once));
         let rows =
-            || windows.iter().flat_map(|window| (0..outputs.len()).map(move |at| (window, at)));
+            || windows.clone().flat_map(|window| (0..outputs.len()).map(move |at| (window, at)));
         let values = |all: &[f64]| {
             let own = first * outputs.len()..(first + windows.len()) * outputs.len();
             TableColumn::Exact(all[own].to_vec())

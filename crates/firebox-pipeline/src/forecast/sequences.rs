@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use firebox_core::{
     Augmentation, ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser, SeriesSet,
-    Split, SplitError, TrainWindows, Window, outliers, split, telling_channels,
+    Split, SplitError, TrainWindows, Window, WindowList, outliers, split, telling_channels,
     unchanging_channels, unchanging_targets,
 };
 use firebox_data::{Action, Checks, Defect, Ingested};
@@ -127,7 +127,7 @@ fn sequences(
     run.warn_of_outliers("the training part", &set, &outliers(&parts.train), clock);
     run.warn_of_telling(&telling_channels(&parts.train, &ahead));
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);
-    let of = |windows: &[Window]| Arc::new(samples(&scaler, &ingested.set, windows));
+    let of = |windows: &WindowList| Arc::new(samples(&scaler, &ingested.set, windows));
     let Split { train, validation, test, .. } = &parts;
     let samples = [of(train.windows()), of(validation.windows()), of(test.windows())];
     let usual = || {
@@ -226,16 +226,17 @@ pub(crate) fn channels(
 pub(crate) fn samples(
     scaler: &ForecastScaler,
     set: &SeriesSet,
-    windows: &[Window],
+    windows: impl IntoIterator<Item = Window, IntoIter: ExactSizeIterator>,
 ) -> ForecastSamples {
+    let windows = windows.into_iter();
     let (statics, outputs) = (scaler.rule().static_features(), scaler.rule().outputs());
     let mut samples = ForecastSamples {
         statics: vec![0.0; windows.len() * statics],
         targets: vec![0.0; windows.len() * outputs],
     };
-    for (place, window) in windows.iter().enumerate() {
-        scaler.statics(set, window, &mut samples.statics[place * statics..(place + 1) * statics]);
-        scaler.targets(set, window, &mut samples.targets[place * outputs..(place + 1) * outputs]);
+    for (place, window) in windows.enumerate() {
+        scaler.statics(set, &window, &mut samples.statics[place * statics..(place + 1) * statics]);
+        scaler.targets(set, &window, &mut samples.targets[place * outputs..(place + 1) * outputs]);
     }
     samples
 }

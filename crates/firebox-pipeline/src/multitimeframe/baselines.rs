@@ -93,7 +93,7 @@ fn last_direction<'a>(
     fold: &'a FoldParts,
 ) -> impl Iterator<Item = Option<u32>> + 'a {
     let windows = fold.test.windows();
-    windows.windows().iter().map(|window| config.labels.last_direction(windows.set(), window))
+    windows.windows().iter().map(|window| config.labels.last_direction(windows.set(), &window))
 }
 
 /// Normalised values of at most `limit` windows (0 is all), evenly spaced: of the last step, or of all.

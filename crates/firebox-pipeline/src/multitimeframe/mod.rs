@@ -399,7 +399,7 @@ fn write_test(
         set: first.test.windows().set(),
         has_clock,
         classes,
-        windows: tests().flat_map(|test| test.windows().iter().copied()).collect(),
+        windows: tests().flat_map(|test| test.windows()).collect(),
         said: std::iter::once(fold).chain(predicted).collect(),
     };
     Ok(table.write(path)?)

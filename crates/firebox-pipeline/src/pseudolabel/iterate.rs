@@ -40,8 +40,8 @@ impl ClusterParts {
 
     /// What to know of hidden runs that no window is long enough for: half of a window stays.
     pub(super) fn mask_warning(&self, time_mask: usize) -> Option<String> {
-        let windows = self.train.windows().windows();
-        let longest = windows.iter().map(|window| window.length as usize).max()?;
+        let windows = self.train.windows();
+        let longest = (!windows.is_empty()).then(|| windows.longest())?;
         let most = longest / 2 + 1;
         (time_mask > most).then(|| {
             format!(

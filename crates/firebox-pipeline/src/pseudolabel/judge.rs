@@ -179,7 +179,7 @@ fn write_test(
         set: test.set(),
         has_clock: windows.ingested.checks.span.is_some(),
         classes: test.classes(),
-        windows: test.windows().to_vec(),
+        windows: test.windows().clone(),
         said,
     };
     Ok(table.write(path)?)
