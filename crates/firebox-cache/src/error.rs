@@ -124,6 +124,22 @@ pub enum CacheError {
         /// Versions beside the original that it has room for.
         most: u64,
     },
+    /// The disk has less room than samples take. Nothing was written.
+    #[error(
+        "{samples} samples take {bytes} bytes in `{}`, and its disk has {free} free\n  \
+         store them as f16 or bf16 (`--storage`), cut them (`--length`), make room there, or name a folder on another disk",
+        path.display()
+    )]
+    NoRoomForSamples {
+        /// The folder.
+        path: PathBuf,
+        /// Number of samples.
+        samples: usize,
+        /// Bytes of all of them.
+        bytes: u64,
+        /// Bytes that the disk has.
+        free: u64,
+    },
     /// Whoever wanted the entry wants it no more.
     #[error("it was asked to stop, and nothing half-made is left")]
     Stopped,
@@ -243,6 +259,9 @@ pub enum Damage {
         /// Bytes written.
         expected: u64,
     },
+    /// It was written to after it was opened.
+    #[error("the file was written to after it was opened")]
+    Rewritten,
     /// Its content has changed.
     #[error("the checksum of the file differs from that of what was written")]
     Checksum,

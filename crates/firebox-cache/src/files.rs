@@ -10,7 +10,7 @@ use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CacheError, Damage};
-use crate::guard::Guard;
+use crate::guard::{Guard, Stamp};
 
 /// Above this size, all threads hash a file together.
 const PARALLEL: usize = 256 * 1024;
@@ -82,14 +82,14 @@ pub(crate) fn check_file(
         io::ErrorKind::NotFound => Damage::Missing,
         _ => Damage::Unreadable(error),
     })?;
-    let found = file.metadata().map_err(Damage::Unreadable)?.len();
-    if found != record.bytes {
-        return Err(Damage::Size { found, expected: record.bytes });
+    let about = file.metadata().map_err(Damage::Unreadable)?;
+    if about.len() != record.bytes {
+        return Err(Damage::Size { found: about.len(), expected: record.bytes });
     }
     // SAFETY: files in the store are replaced by renaming and never changed in place, so nothing of
     // this engine changes the bytes under the map.
     let map = unsafe { Mmap::map(&file) }.map_err(Damage::Unreadable)?;
-    let map = Guard::new(map, file, path);
+    let map = Guard::new(map, file, path, Some(Stamp::of(&about)));
     if hash {
         let mut hasher = blake3::Hasher::new();
         update(&mut hasher, map.bytes());

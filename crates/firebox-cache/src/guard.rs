@@ -1,18 +1,20 @@
-//! Maps of files that may shrink or fail under a running job.
+//! Maps of files that may shrink, fail or be written to under a running job.
 //!
 //! A page behind the new end of a shrunken file raises SIGBUS, which kills the process without a
 //! word. Here the fault is noted, the rest of the map becomes zeros, and whoever was reading finds
 //! out by [`Guard::check`] before the values are used. Where only part of a page is gone, nothing is
 //! raised and the kernel gives zeros, so the check looks at the file's length too. A file that is
-//! deleted stays readable as long as it is mapped, and is no error. Content that is changed in place
-//! at the same length is not found out about here.
+//! deleted stays readable as long as it is mapped, and is no error. Of files that a record says are
+//! finished, the check looks at the time of the last change as well: what is changed in place at the
+//! same length shows there.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 
@@ -29,8 +31,8 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 pub struct MappedFile(Arc<Guard>);
 
 impl MappedFile {
-    /// Maps a file of a folder, whose size must be that of its record; `verify` says whether to read
-    /// all of it and compare its checksum, too.
+    /// Maps a file of a folder that is finished, whose size must be that of its record; `verify` says
+    /// whether to read all of it and compare its checksum, too.
     ///
     /// # Errors
     ///
@@ -43,8 +45,8 @@ impl MappedFile {
         check_file(folder, record, verify).map(Self)
     }
 
-    /// Maps a file that is nobody's record, such as one of a user's: a program that changes it in place changes what is
-    /// read, and is not found out about.
+    /// Maps a file that is nobody's record, such as one of a user's or one that still grows: a program that changes it in
+    /// place changes what is read, and is not found out about.
     ///
     /// # Errors
     ///
@@ -54,7 +56,7 @@ impl MappedFile {
         // SAFETY: as for any reader that maps a file, what others write to it is garbage in its bytes, which are only
         // ever parsed; that it shrinks is caught.
         let map = unsafe { Mmap::map(&file) }?;
-        Ok(Self(Guard::new(map, file, path.to_owned())))
+        Ok(Self(Guard::new(map, file, path.to_owned(), None)))
     }
 
     /// Its content.
@@ -66,7 +68,8 @@ impl MappedFile {
     ///
     /// # Errors
     ///
-    /// When the file is shorter than its map, or its disk could not give a page of it.
+    /// When the file is shorter than its map, its disk could not give a page of it, or it was finished and has been written
+    /// to.
     pub fn check(&self) -> Result<(), CacheError> {
         self.0.check()
     }
@@ -85,13 +88,15 @@ pub(crate) struct Guard {
     map: Mmap,
     path: PathBuf,
     file: Option<File>,
+    /// What the file was when it was mapped, if it is not to change any more.
+    finished: Option<Stamp>,
     #[cfg(unix)]
     region: Option<&'static fault::Region>,
 }
 
 impl Guard {
-    /// Watches over the map of a file.
-    pub(crate) fn new(map: Mmap, file: File, path: PathBuf) -> Arc<Self> {
+    /// Watches over the map of a file, which was this when it was opened if it is finished.
+    pub(crate) fn new(map: Mmap, file: File, path: PathBuf, finished: Option<Stamp>) -> Arc<Self> {
         let keeps = OPEN.fetch_add(1, Ordering::Relaxed) < KEPT_OPEN;
         if !keeps {
             OPEN.fetch_sub(1, Ordering::Relaxed);
@@ -102,6 +107,7 @@ impl Guard {
             map,
             path,
             file: keeps.then_some(file),
+            finished,
             #[cfg(unix)]
             region,
         })
@@ -115,14 +121,23 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// When the file is shorter than its map, or its disk could not give a page of it.
+    /// When the file is shorter than its map, its disk could not give a page of it, or it was finished and has been written
+    /// to.
     pub(crate) fn check(&self) -> Result<(), CacheError> {
+        let found = self.metadata();
         #[cfg(unix)]
         if self.region.is_some_and(fault::Region::hit) {
-            return Err(self.damaged(self.length().ok()));
+            return Err(self.damaged(found.ok().map(|found| found.len())));
         }
-        match self.length() {
-            Ok(found) if found < self.map.len() as u64 => Err(self.damaged(Some(found))),
+        match found {
+            // Another file has its name now; the one that is mapped is as it was.
+            Ok(found) if self.finished.is_some_and(|own| own.is_another(&found)) => Ok(()),
+            Ok(found) if found.len() < self.map.len() as u64 => {
+                Err(self.damaged(Some(found.len())))
+            }
+            Ok(found) if self.finished.is_some_and(|own| own.is_older_than(&found)) => {
+                Err(self.vanished(Damage::Rewritten))
+            }
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => {
@@ -132,12 +147,11 @@ impl Guard {
         }
     }
 
-    fn length(&self) -> io::Result<u64> {
+    fn metadata(&self) -> io::Result<Metadata> {
         match &self.file {
             Some(file) => file.metadata(),
             None => fs::metadata(&self.path),
         }
-        .map(|found| found.len())
     }
 
     fn damaged(&self, found: Option<u64>) -> CacheError {
@@ -180,6 +194,40 @@ impl Guard {
         #[cfg(not(unix))]
         let _ = (start, end);
     }
+}
+
+/// By what a file is known again, and when its content was last changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamp {
+    /// Device and number; none where the system has no such.
+    identity: Option<[u64; 2]>,
+    /// None where it is not kept.
+    modified: Option<SystemTime>,
+}
+
+impl Stamp {
+    pub(crate) fn of(file: &Metadata) -> Self {
+        Self { identity: identity(file), modified: file.modified().ok() }
+    }
+
+    fn is_another(&self, file: &Metadata) -> bool {
+        self.identity != identity(file)
+    }
+
+    fn is_older_than(&self, file: &Metadata) -> bool {
+        self.modified != file.modified().ok()
+    }
+}
+
+#[cfg(unix)]
+fn identity(file: &Metadata) -> Option<[u64; 2]> {
+    use std::os::unix::fs::MetadataExt;
+    Some([file.dev(), file.ino()])
+}
+
+#[cfg(not(unix))]
+fn identity(_: &Metadata) -> Option<[u64; 2]> {
+    None
 }
 
 impl Drop for Guard {
@@ -317,6 +365,39 @@ mod tests {
         let of_file = maps.split_once(path.to_str().unwrap()).unwrap().1;
         let line = of_file.lines().find(|line| line.starts_with("Rss:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_one_that_is_mapped_is_not_that_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let opened = |is_kept: bool| {
+            fs::write(&path, "as it was").unwrap();
+            let blake3 = blake3::hash(b"as it was").to_hex().to_string();
+            let record = FileRecord { name: "a".to_owned(), bytes: 9, blake3 };
+            let mut file = MappedFile::open(folder.path(), &record, true).unwrap();
+            let guard = Arc::get_mut(&mut file.0).unwrap();
+            if !is_kept && guard.file.take().is_some() {
+                OPEN.fetch_sub(1, Ordering::Relaxed);
+            }
+            file
+        };
+        for is_kept in [true, false] {
+            let (file, other) = (opened(is_kept), folder.path().join("b"));
+            fs::write(&other, "short").unwrap();
+            #[cfg(unix)]
+            {
+                fs::rename(&other, &path).unwrap();
+                file.check().unwrap();
+            }
+            let file = opened(is_kept);
+            file.check().unwrap();
+            let later = SystemTime::now() + std::time::Duration::from_secs(1);
+            File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+            let error = file.check().unwrap_err();
+            assert!(matches!(&error, CacheError::Vanished { source: Damage::Rewritten, .. }));
+            assert_eq!(file.bytes(), b"as it was");
+        }
     }
 
     #[test]

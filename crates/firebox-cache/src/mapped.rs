@@ -48,12 +48,12 @@ impl Mapped {
     pub(crate) fn series_values(&self) -> Vec<SeriesValues> {
         let shards: Vec<Arc<dyn Narrow>> =
             self.shards.iter().map(|shard| Arc::new(shard.clone()) as Arc<dyn Narrow>).collect();
-        let [time, channels] = self.shape;
+        let [_, channels] = self.shape;
         let values = |index| {
-            let (shard, row) = (&shards[index / self.per_shard], index % self.per_shard);
-            let (length, _) = self.sample(index);
-            let (start, count) = (row * time * channels, length as usize * channels);
-            SeriesValues::narrow(Arc::clone(shard), start..start + count)
+            let (own, row) = self.place(index);
+            let (start, count) = (own.start(row), own.sample(row).0 as usize * channels);
+            let shard = Arc::clone(&shards[index / self.per_shard]);
+            SeriesValues::narrow(shard, start..start + count)
         };
         (0..self.records).map(values).collect()
     }
@@ -75,13 +75,14 @@ impl Mapped {
     /// When there is no such record, or `out` has another length.
     pub(crate) fn gather(&self, indices: &[usize], steps: usize, out: &mut [f32]) {
         let [time, channels] = self.shape;
-        let (width, kept) = (steps * channels, steps.min(time) * channels);
+        let width = steps * channels;
         assert_eq!(out.len(), indices.len() * width, "a place for each value");
         let ahead = ahead(self.record_bytes());
         let (mut done, mut fetched) = (0, 0);
         while done < indices.len() {
-            let run = if steps == time { self.run(&indices[done..]) } else { 1 };
             let (shard, row) = self.place(indices[done]);
+            let is_run = steps == time && !shard.is_packed();
+            let run = if is_run { self.run(&indices[done..]) } else { 1 };
             let out = &mut out[done * width..(done + run) * width];
             done += run;
             // The next records are on their way from memory while this one is copied.
@@ -93,7 +94,7 @@ impl Mapped {
             fetched = next;
             let values = shard.values_of(row, run);
             // Several are whole ones.
-            let (copied, padding) = out.split_at_mut((run - 1) * width + kept);
+            let (copied, padding) = out.split_at_mut(values.len().min(run * width));
             values.part(..copied.len()).copy_to(copied);
             padding.fill(0.0);
         }

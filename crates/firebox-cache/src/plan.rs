@@ -66,8 +66,11 @@ impl<'a> Plan<'a> {
         if windows.is_empty() {
             return Err(CacheError::Empty);
         }
-        let layout =
-            Layout { shape: [windows.longest(), channels.len()], storage: augmentation.storage };
+        let layout = Layout {
+            shape: [windows.longest(), channels.len()],
+            storage: augmentation.storage,
+            is_packed: false,
+        };
         let versions = u64::from(augmentation.versions) + 1;
         let records = versions.checked_mul(windows.len() as u64);
         let countable = windows.len() <= u32::MAX as usize

@@ -23,11 +23,14 @@ use crate::files::{FileRecord, check_file, flush_folder, write_flushed};
 use crate::lock;
 use crate::manifest;
 use crate::mapped::Mapped;
+use crate::room;
 use crate::shard::{self, Columns, Layout, Shard};
 use crate::shards::Record;
 
-/// Names the format and its version.
-const FORMAT: &str = "samples-v1";
+/// Names the format and its version: all samples are as long as the longest.
+const PADDED: &str = "samples-v1";
+/// The same of samples that are as long as their valid steps.
+const PACKED: &str = "samples-v2";
 
 /// What a folder of samples is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +89,8 @@ impl Manifest {
             .records
             .checked_div(per_shard)
             .map(|full| full + usize::from(!manifest.records.is_multiple_of(per_shard)));
-        if manifest.format != FORMAT || files != Some(manifest.files.len()) {
+        let is_known = [PADDED, PACKED].contains(&&*manifest.format);
+        if !is_known || files != Some(manifest.files.len()) {
             return Err(Damage::Content("the manifest is of another format".to_owned()));
         }
         let (names, records) = (manifest.names.len(), manifest.records);
@@ -104,6 +108,48 @@ impl Manifest {
 struct Receipt {
     key: Key,
     file: FileRecord,
+    /// The format, and samples of each shard: other folders under the key may have been begun with others.
+    #[serde(default)]
+    format: String,
+    #[serde(default)]
+    records_per_shard: usize,
+}
+
+impl SampleSpec {
+    /// How shards hold the samples: without padding where not all are of one length.
+    fn layout(&self) -> Layout {
+        let [longest, _] = self.shape;
+        let is_packed = self.samples.iter().any(|(steps, _)| (*steps as usize) < longest);
+        Layout { shape: self.shape, storage: self.storage, is_packed }
+    }
+
+    /// Bytes of the values of some samples.
+    fn bytes(&self, layout: &Layout, samples: Range<usize>) -> u64 {
+        let size = (layout.shape[1] * element::bytes(self.storage)) as u64;
+        let steps = |(steps, _): &(u32, _)| match layout.is_packed {
+            true => u64::from(*steps),
+            false => layout.shape[0] as u64,
+        };
+        self.samples[samples].iter().map(steps).sum::<u64>() * size
+    }
+
+    /// Samples of each shard but the last: as many as fit into its size wherever they stand.
+    fn per_shard(&self, layout: &Layout) -> usize {
+        let count = self.samples.len();
+        let of = |bytes: u64| (self.shard_bytes as u64 / bytes.max(1)).max(1) as usize;
+        let longest = (layout.width() * element::bytes(self.storage)) as u64;
+        let mean = self.bytes(layout, 0..count) / (count as u64).max(1);
+        let (fewest, mut most) = (of(longest), of(mean).min(count.max(1)));
+        let fits = |most: usize| {
+            let ranges = (0..count).step_by(most).map(|start| start..(start + most).min(count));
+            let mut bytes = ranges.map(|range| self.bytes(layout, range));
+            bytes.all(|bytes| bytes <= self.shard_bytes as u64)
+        };
+        while most > fewest && !fits(most) {
+            most = (most / 2).max(fewest);
+        }
+        most.max(fewest)
+    }
 }
 
 /// Samples in mapped shards.
@@ -138,20 +184,21 @@ impl Samples {
             listener.on(&Event::Warning { message });
         })?;
         refuse_other(folder, spec.key)?;
-        let layout = Layout { shape: spec.shape, storage: spec.storage };
-        let size = element::bytes(spec.storage);
-        let per_shard = (spec.shard_bytes / (layout.width() * size).max(1)).max(1);
-        let count = spec.samples.len();
+        let layout = spec.layout();
+        let (per_shard, count) = (spec.per_shard(&layout), spec.samples.len());
+        let format = if layout.is_packed { PACKED } else { PADDED };
+        let begun = Begun { key: spec.key, format, per_shard };
         let shards: Vec<Range<usize>> = (0..count)
             .step_by(per_shard)
             .map(|start| start..(start + per_shard).min(count))
             .collect();
+        check_room(folder, spec, &layout, shards.len())?;
         let done = Mutex::new(0_u64);
         let make = |(index, range): (usize, &Range<usize>)| -> Result<FileRecord, E> {
-            let kept = receipt(folder, index, spec.key);
+            let kept = receipt(folder, index, &begun);
             let file = match kept {
                 Some(file) => file,
-                None => write_shard(folder, index, range.clone(), &layout, spec, &read)?,
+                None => write_shard(folder, index, range.clone(), &layout, spec, &begun, &read)?,
             };
             let (stage, unit) = ("convert".to_owned(), "samples".to_owned());
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,7 +210,7 @@ impl Samples {
         let files = shards.par_iter().enumerate().map(|(i, range)| make((i, range)));
         let files = files.collect::<Result<Vec<_>, E>>()?;
         let mut manifest = Manifest {
-            format: FORMAT.to_owned(),
+            format: format.to_owned(),
             key: spec.key,
             shape: spec.shape,
             storage: spec.storage,
@@ -185,6 +232,12 @@ impl Samples {
             // They have done their work; one that stays does no harm.
             let _ = fs::remove_file(receipt_path(folder, index));
         }
+        // Under this key, there may have been more shards of a smaller size.
+        for index in manifest.files.len().. {
+            if fs::remove_file(folder.join(shard_name(index))).is_err() {
+                break;
+            }
+        }
         flush_folder(folder)?;
         Ok(Self::open(folder, false)?)
     }
@@ -201,7 +254,8 @@ impl Samples {
             move |source| CacheError::Samples { path, source }
         };
         let manifest = Manifest::read(folder).map_err(damaged(manifest::NAME))?;
-        let layout = Layout { shape: manifest.shape, storage: manifest.storage };
+        let (shape, storage) = (manifest.shape, manifest.storage);
+        let layout = Layout { shape, storage, is_packed: manifest.format == PACKED };
         let shard = |(index, file): (usize, &FileRecord)| {
             let start = index * manifest.records_per_shard;
             let rows = manifest.records_per_shard.min(manifest.records - start);
@@ -279,14 +333,15 @@ impl Samples {
         Record { length, label, window, version }
     }
 
-    /// The values of a sample as they are stored, padded with zeros, in place.
+    /// The values of a sample as they are stored, its valid steps alone, in place.
     ///
     /// # Panics
     ///
     /// When there is no such sample.
     pub fn values(&self, index: usize) -> Values<'_> {
         let (shard, row) = self.mapped.place(index);
-        shard.values(row)
+        let [_, channels] = self.shape();
+        shard.values(row).part(..shard.sample(row).0 as usize * channels)
     }
 
     /// The values of each sample, `[time, channel]`, its valid steps alone, as those of a series: they stay
@@ -353,15 +408,47 @@ fn receipt_path(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("shard-{index:05}.json"))
 }
 
+/// What shards that are there must have been made as, to be gone on with.
+struct Begun {
+    key: Key,
+    format: &'static str,
+    per_shard: usize,
+}
+
+impl Begun {
+    fn is(&self, key: Key, format: &str, per_shard: usize) -> bool {
+        (self.key, self.format, self.per_shard) == (key, format, per_shard)
+    }
+}
+
+/// Refuses samples that the disk has no room for, those that are there already among them.
+fn check_room(
+    folder: &Path,
+    spec: &SampleSpec,
+    layout: &Layout,
+    shards: usize,
+) -> Result<(), CacheError> {
+    let samples = spec.samples.len();
+    let bytes = spec.bytes(layout, 0..samples);
+    let size = |index| fs::metadata(folder.join(shard_name(index))).map_or(0, |file| file.len());
+    let there: u64 = (0..shards).map(size).sum();
+    match room::free(folder) {
+        Some(free) if free.saturating_add(there) < bytes => {
+            Err(CacheError::NoRoomForSamples { path: folder.to_owned(), samples, bytes, free })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A shard that an earlier run has finished, if it is whole.
-fn receipt(folder: &Path, index: usize, key: Key) -> Option<FileRecord> {
-    let finished = Manifest::read(folder).ok().filter(|manifest| manifest.key == key);
-    let file = match finished {
+fn receipt(folder: &Path, index: usize, begun: &Begun) -> Option<FileRecord> {
+    let is_it = |own: &Manifest| begun.is(own.key, &own.format, own.records_per_shard);
+    let file = match Manifest::read(folder).ok().filter(is_it) {
         Some(manifest) => manifest.files.get(index)?.clone(),
         None => {
             let text = fs::read(receipt_path(folder, index)).ok()?;
-            let receipt: Receipt = serde_json::from_slice(&text).ok()?;
-            (receipt.key == key).then_some(receipt.file)?
+            let own: Receipt = serde_json::from_slice(&text).ok()?;
+            begun.is(own.key, &own.format, own.records_per_shard).then_some(own.file)?
         }
     };
     let fits = file.name == shard_name(index) && check_file(folder, &file, true).is_ok();
@@ -374,6 +461,7 @@ fn write_shard<E: From<CacheError>>(
     range: Range<usize>,
     layout: &Layout,
     spec: &SampleSpec,
+    begun: &Begun,
     read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
 ) -> Result<FileRecord, E> {
     let values = match spec.storage {
@@ -398,32 +486,40 @@ fn write_shard<E: From<CacheError>>(
         // A full disk is not made fuller by what is of no use.
         let _ = fs::remove_file(&part);
     }
-    let size = element::bytes(spec.storage);
-    let all = (spec.samples.len() * layout.width() * size) as u64;
+    let all = spec.bytes(layout, 0..spec.samples.len());
     let file = FileRecord { name, ..written.map_err(|error| error.of_all(all))? };
     fs::rename(&part, &path).map_err(CacheError::io("rename into place", &path))?;
-    let receipt = Receipt { key: spec.key, file: file.clone() };
+    let receipt = Receipt {
+        key: begun.key,
+        file: file.clone(),
+        format: begun.format.to_owned(),
+        records_per_shard: begun.per_shard,
+    };
     let to = receipt_path(folder, index);
     let text = serde_json::to_vec(&receipt).map_err(|e| CacheError::io("write", &to)(e.into()))?;
     write_flushed(&to, &text)?;
     Ok(file)
 }
 
-/// The values of samples one after the other, padded with zeros.
+/// The values of samples one after the other, padded with zeros unless they are packed.
 fn shard_values<T: Element, E: From<CacheError>>(
     range: Range<usize>,
     layout: &Layout,
     spec: &SampleSpec,
     read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
 ) -> Result<MutableBuffer, E> {
-    let width = layout.width();
-    let mut buffer = MutableBuffer::from_len_zeroed(range.len() * width * size_of::<T>());
-    let mut scratch = Vec::with_capacity(width);
-    for (sample, out) in range.zip(buffer.typed_data_mut::<T>().chunks_exact_mut(width)) {
+    let bytes = spec.bytes(layout, range.clone()) as usize;
+    let mut buffer = MutableBuffer::from_len_zeroed(bytes);
+    let mut left = buffer.typed_data_mut::<T>();
+    let mut scratch = Vec::with_capacity(layout.width());
+    for sample in range {
         scratch.clear();
         read(sample, &mut scratch)?;
         let [_, channels] = layout.shape;
         let valid = spec.samples[sample].0 as usize * channels;
+        let width = if layout.is_packed { valid } else { layout.width() };
+        let (out, rest) = left.split_at_mut(width);
+        left = rest;
         assert_eq!(scratch.len(), valid, "sample {sample} has the steps that were declared");
         let stored = T::store(&scratch, &mut out[..valid]);
         stored.map_err(|at| CacheError::Value {

@@ -10,8 +10,10 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, FixedSizeListArray, RecordBatch, UInt32Array, make_array};
-use arrow_buffer::{Buffer, MutableBuffer, ScalarBuffer};
+use arrow_array::{
+    Array, ArrayRef, FixedSizeListArray, LargeListArray, RecordBatch, UInt32Array, make_array,
+};
+use arrow_buffer::{Buffer, MutableBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_data::ArrayData;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
@@ -37,6 +39,8 @@ pub(crate) struct Layout {
     pub(crate) shape: [usize; 2],
     /// Type of the values.
     pub(crate) storage: Storage,
+    /// Whether each record is as long as its valid steps; all are padded to the longest else.
+    pub(crate) is_packed: bool,
 }
 
 /// What is stored beside the values of each record.
@@ -61,9 +65,22 @@ impl Layout {
         self.width() * size + 4 * size_of::<u32>()
     }
 
+    /// Where the values of packed records of these lengths begin, and where the last ends.
+    fn starts(&self, lengths: &[u32]) -> impl Iterator<Item = i64> {
+        let [_, channel] = self.shape;
+        let ends = lengths.iter().scan(0, move |end, length| {
+            *end += i64::from(*length) * channel as i64;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends)
+    }
+
     fn schema(&self) -> SchemaRef {
-        let item = Field::new("item", element::data_type(self.storage), false);
-        let list = DataType::FixedSizeList(Arc::new(item), self.width() as i32);
+        let item = Arc::new(Field::new("item", element::data_type(self.storage), false));
+        let list = match self.is_packed {
+            true => DataType::LargeList(item),
+            false => DataType::FixedSizeList(item, self.width() as i32),
+        };
         let [time, channel] = self.shape;
         let about = HashMap::from([
             ("firebox.storage".to_owned(), element::name(self.storage).to_owned()),
@@ -78,25 +95,31 @@ impl Layout {
         ]))
     }
 
-    /// A batch of records: `values` are those of one after the other, padded to the longest.
+    /// A batch of records: `values` are those of one after the other, padded to the longest unless they are packed.
     pub(crate) fn batch(
         &self,
         values: MutableBuffer,
         columns: Columns,
     ) -> Result<RecordBatch, ArrowError> {
         let schema = self.schema();
-        let rows = columns.length.len();
         let items = ArrayData::builder(element::data_type(self.storage))
-            .len(rows * self.width())
+            .len(values.len() / element::bytes(self.storage))
             .add_buffer(values.into())
             .build()?;
-        let DataType::FixedSizeList(item, width) = schema.field(0).data_type() else {
-            return Err(ArrowError::SchemaError("values are fixed-size lists".to_owned()));
+        let items = make_array(items);
+        let values: ArrayRef = match schema.field(0).data_type() {
+            DataType::FixedSizeList(item, width) => {
+                Arc::new(FixedSizeListArray::try_new(Arc::clone(item), *width, items, None)?)
+            }
+            DataType::LargeList(item) => {
+                let starts = self.starts(&columns.length);
+                let starts = OffsetBuffer::new(starts.collect::<Vec<i64>>().into());
+                Arc::new(LargeListArray::try_new(Arc::clone(item), starts, items, None)?)
+            }
+            _ => return Err(ArrowError::SchemaError("values are lists".to_owned())),
         };
-        let values =
-            FixedSizeListArray::try_new(Arc::clone(item), *width, make_array(items), None)?;
         let columns: Vec<ArrayRef> = vec![
-            Arc::new(values),
+            values,
             Arc::new(UInt32Array::from(columns.length)),
             Arc::new(UInt32Array::from(columns.label)),
             Arc::new(UInt32Array::from(columns.window)),
@@ -141,6 +164,8 @@ pub(crate) struct Shard {
     width: usize,
     storage: Storage,
     values: Buffer,
+    /// Where the values of each record begin, and where the last ends, if they are packed.
+    starts: Option<ScalarBuffer<i64>>,
     length: ScalarBuffer<u32>,
     label: UInt32Array,
     window: ScalarBuffer<u32>,
@@ -170,7 +195,10 @@ impl Shard {
     }
 
     fn of(batch: &RecordBatch, layout: &Layout, file: Arc<Guard>) -> Self {
-        let values = batch.column(0).to_data().child_data()[0].clone();
+        let lists = batch.column(0);
+        let starts = lists.as_any().downcast_ref::<LargeListArray>();
+        let starts = starts.map(|lists| lists.offsets().inner().clone());
+        let values = lists.to_data().child_data()[0].clone();
         let column = |index: usize| UInt32Array::from(batch.column(index).to_data());
         let size = values.data_type().primitive_width().unwrap_or(0);
         let (offset, bytes) = (values.offset() * size, values.len() * size);
@@ -180,6 +208,7 @@ impl Shard {
             width: layout.width(),
             storage: layout.storage,
             values: values.buffers()[0].slice_with_length(offset, bytes),
+            starts,
             length: column(1).values().clone(),
             label: column(2),
             window: column(3).values().clone(),
@@ -199,7 +228,17 @@ impl Shard {
 
     /// Values of records that lie one behind the other.
     pub(crate) fn values_of(&self, row: usize, rows: usize) -> Values<'_> {
-        self.numbers(row * self.width..(row + rows) * self.width)
+        self.numbers(self.start(row)..self.start(row + rows))
+    }
+
+    /// The place of a record's first value among those of all.
+    pub(crate) fn start(&self, row: usize) -> usize {
+        self.starts.as_ref().map_or(row * self.width, |starts| starts[row] as usize)
+    }
+
+    /// Whether each record is as long as its valid steps.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.starts.is_some()
     }
 
     /// Values by their places among those of all records.
@@ -216,7 +255,13 @@ impl Shard {
     /// The bytes of records that lie one behind the other.
     pub(crate) fn stored(&self, row: usize, rows: usize) -> &[u8] {
         let size = element::bytes(self.storage);
-        &self.values[row * self.width * size..(row + rows) * self.width * size]
+        &self.values[self.start(row) * size..self.start(row + rows) * size]
+    }
+
+    /// Tells the system that these bytes of the file are read soon.
+    fn will_need_bytes(&self, bytes: &[u8]) {
+        let offset = bytes.as_ptr() as usize - self.file.bytes().as_ptr() as usize;
+        self.file.will_need(offset, bytes.len());
     }
 
     /// Whether what was read so far was there.
@@ -231,9 +276,7 @@ impl Shard {
 
     /// Tells the system that these records are read soon.
     pub(crate) fn will_need(&self, row: usize, rows: usize) {
-        let bytes = self.stored(row, rows);
-        let offset = bytes.as_ptr() as usize - self.file.bytes().as_ptr() as usize;
-        self.file.will_need(offset, bytes.len());
+        self.will_need_bytes(self.stored(row, rows));
     }
 
     /// Asks the processor for a record and for what [`sample`](Self::sample) says of it.
@@ -255,10 +298,10 @@ impl Shard {
     }
 }
 
-/// Values by their places among those of all records, padding included.
+/// Values by their places among those of all records, padding included if there is any.
 impl Narrow for Shard {
     fn count(&self) -> usize {
-        self.length.len() * self.width
+        self.start(self.length.len())
     }
 
     fn bytes_each(&self) -> usize {
@@ -278,8 +321,8 @@ impl Narrow for Shard {
     }
 
     fn will_need(&self, range: Range<usize>) {
-        let first = range.start / self.width.max(1);
-        Self::will_need(self, first, range.end.div_ceil(self.width.max(1)) - first);
+        let size = element::bytes(self.storage);
+        self.will_need_bytes(&self.values[range.start * size..range.end * size]);
     }
 }
 
@@ -311,10 +354,31 @@ fn decode(file: &Buffer, layout: &Layout, rows: usize) -> Result<RecordBatch, Ar
         .ok_or_else(|| broken("the record batch ends behind the file"))?;
     let block_bytes = file.slice_with_length(start, length);
     check_lengths(&block_bytes, layout, rows, length - head)?;
-    FileDecoder::new(schema, footer.version())
+    let batch = FileDecoder::new(schema, footer.version())
         .with_require_alignment(true)
         .read_record_batch(block, &block_bytes)?
-        .ok_or_else(|| broken("the record batch is empty"))
+        .ok_or_else(|| broken("the record batch is empty"))?;
+    if layout.is_packed {
+        check_starts(&batch, layout)?;
+    }
+    Ok(batch)
+}
+
+/// Packed records are read by where they begin, and by how long they are said to be: both must say the same.
+fn check_starts(batch: &RecordBatch, layout: &Layout) -> Result<(), ArrowError> {
+    let lists = batch.column(0).as_any().downcast_ref::<LargeListArray>();
+    let lengths = batch.column(1).as_any().downcast_ref::<UInt32Array>();
+    let (Some(lists), Some(lengths)) = (lists, lengths) else {
+        return Err(broken("the columns are not those of a shard"));
+    };
+    let lengths = lengths.values();
+    let are_short = lengths.iter().all(|length| *length as usize <= layout.shape[0]);
+    let starts = lists.offsets();
+    let is_whole = starts.iter().next_back() == Some(&(lists.values().len() as i64));
+    if are_short && is_whole && layout.starts(lengths).eq(starts.iter().copied()) {
+        return Ok(());
+    }
+    Err(broken("the lengths of the records are not those of their values"))
 }
 
 fn broken(what: &str) -> ArrowError {
@@ -337,8 +401,17 @@ fn check_lengths(
     let nodes = batch.and_then(|batch| batch.nodes());
     let found = nodes.iter().flatten().map(|node| node.length());
     let records = rows as i64;
-    let items = records * layout.width() as i64;
-    if !found.eq([records, items, records, records, records, records]) {
+    let most = records * layout.width() as i64;
+    let found: Vec<i64> = found.collect();
+    let are_items =
+        |items: &i64| if layout.is_packed { (0..=most).contains(items) } else { *items == most };
+    let fits = match found[..] {
+        [lists, items, ref columns @ ..] => {
+            lists == records && are_items(&items) && columns == [records; 4]
+        }
+        _ => false,
+    };
+    if !fits {
         return Err(broken(&format!("the record batch does not hold {rows} records")));
     }
     let within = |place: &arrow_ipc::Buffer| {
@@ -347,10 +420,23 @@ fn check_lengths(
             && place.length() >= 0
             && end.is_some_and(|end| end as u64 <= body as u64)
     };
-    match batch.and_then(|batch| batch.buffers()) {
-        Some(buffers) if buffers.iter().all(within) => Ok(()),
-        _ => Err(broken("a column ends behind the record batch")),
+    let buffers = match batch.and_then(|batch| batch.buffers()) {
+        Some(buffers) if buffers.iter().all(within) => buffers,
+        _ => return Err(broken("a column ends behind the record batch")),
+    };
+    if layout.is_packed {
+        // Behind the bits that say which lists there are.
+        let starts = (buffers.len() > 1).then(|| buffers.get(1));
+        let size = size_of::<i64>();
+        let are_starts = |place: &arrow_ipc::Buffer| {
+            let address = block.as_ptr() as usize + block.len() - body + place.offset() as usize;
+            address.is_multiple_of(size) && place.length() == (records + 1) * size as i64
+        };
+        if !starts.is_some_and(are_starts) {
+            return Err(broken("where the records begin is not where it is said to be"));
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -361,7 +447,7 @@ mod tests {
     fn a_shard_is_read_without_copying_and_its_values_are_aligned() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("shard-00000.arrow");
-        let layout = Layout { shape: [7, 3], storage: Storage::F32 };
+        let layout = Layout { shape: [7, 3], storage: Storage::F32, is_packed: false };
         let numbers: Vec<f32> = (0..42).map(|i| i as f32).collect();
         let mut values = MutableBuffer::new(0);
         values.extend_from_slice(&numbers);
@@ -386,9 +472,51 @@ mod tests {
     }
 
     #[test]
-    fn broken_files_are_refused_without_a_panic() {
+    fn packed_records_take_no_padding_and_are_found_where_they_begin() {
         let folder = tempfile::tempdir().unwrap();
-        let layout = Layout { shape: [4, 1], storage: Storage::F16 };
+        let layout = Layout { shape: [7, 3], storage: Storage::F32, is_packed: true };
+        let numbers: Vec<f32> = (0..30).map(|i| i as f32).collect();
+        let mut values = MutableBuffer::new(0);
+        values.extend_from_slice(&numbers);
+        let columns = || Columns {
+            length: vec![2, 7, 1],
+            label: vec![None, Some(3), None],
+            window: vec![0, 1, 2],
+            version: vec![0; 3],
+        };
+        let batch = layout.batch(values, columns()).unwrap();
+        let record = write(&folder.path().join("a"), &batch).unwrap();
+        let open = |layout| Shard::open(folder.path(), &record, &layout, 3, true);
+        let shard = open(layout).unwrap();
+        assert_eq!(shard.values.as_ptr() as usize % ALIGNMENT, 0);
+        let places = [0..6, 6..27, 27..30];
+        for (row, place) in places.into_iter().enumerate() {
+            assert_eq!(
+                (shard.start(row), shard.values(row)),
+                (place.start, Values::F32(&numbers[place]))
+            );
+        }
+        assert_eq!((shard.is_packed(), shard.count()), (true, 30));
+        assert_eq!(shard.sample(1), (7, Some(3)));
+        // Records of which one is longer than the longest, and those of another layout.
+        assert!(open(Layout { shape: [6, 3], ..layout }).is_err());
+        assert!(open(Layout { is_packed: false, ..layout }).is_err());
+        // As many values as are said.
+        let mut less = MutableBuffer::new(0);
+        less.extend_from_slice(&numbers[3..]);
+        assert!(layout.batch(less, columns()).is_err());
+    }
+
+    #[test]
+    fn broken_files_are_refused_without_a_panic() {
+        for is_packed in [false, true] {
+            refuse_broken(is_packed);
+        }
+    }
+
+    fn refuse_broken(is_packed: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let layout = Layout { shape: [4, 1], storage: Storage::F16, is_packed };
         let mut values = MutableBuffer::new(0);
         values.extend_from_slice(&[half::f16::ONE; 8]);
         let columns = Columns {
@@ -415,7 +543,11 @@ mod tests {
         for index in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[index] ^= 0xff;
-            let _ = check(&bytes);
+            // What is read at all lies within the file.
+            if let Ok(shard) = check(&bytes) {
+                let all: usize = (0..2).map(|row| shard.values(row).len()).sum();
+                assert!(all <= 8, "byte {index}");
+            }
         }
     }
 }

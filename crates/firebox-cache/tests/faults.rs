@@ -71,6 +71,28 @@ fn a_file_that_shrinks_under_its_map_is_an_error_and_not_a_signal() {
     }
 }
 
+#[test]
+fn a_file_that_is_written_anew_at_its_old_length_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shards, files) = shards(folder.path());
+    let per_shard = shards.len().div_ceil(files.len());
+    let all: Vec<usize> = (0..shards.len()).collect();
+    let before = gather(&shards, &all).unwrap();
+    let content = fs::read(&files[2]).unwrap();
+    // Clocks of file systems have steps of some milliseconds.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    fs::write(&files[2], vec![0x3f; content.len()]).unwrap();
+    let error = gather(&shards, &all).unwrap_err();
+    assert!(error.to_string().contains("shard-00002.arrow` changed"), "{error}");
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(cause, "the file was written to after it was opened");
+    assert_eq!(gather(&shards, &all[..per_shard]).unwrap(), before[..per_shard * STEPS]);
+    // The next run mends it, beside the one that has it mapped.
+    let (again, _) = self::shards(folder.path());
+    assert_eq!(gather(&again, &all).unwrap(), before);
+    assert!(gather(&shards, &all).is_err());
+}
+
 /// No run makes converted samples: converting does, and only what is missing.
 #[cfg(unix)]
 #[test]
@@ -203,6 +225,61 @@ fn samples_are_written_in_shards_and_read_back_in_every_type() {
 }
 
 #[test]
+fn samples_of_unlike_lengths_take_their_own_steps_on_the_disk_and_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = || -> Vec<u64> {
+        let files = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap());
+        let shards = files.filter(|file| file.file_name().to_string_lossy().ends_with("arrow"));
+        shards.map(|file| file.metadata().unwrap().len()).collect()
+    };
+    let short = |index: usize| (if index == 700 { 900 } else { 3 }, None);
+    let spec = |samples: Vec<(u32, Option<u32>)>| SampleSpec {
+        shape: [900, 3],
+        samples,
+        shard_bytes: 20_000,
+        ..spec(0, Storage::F32)
+    };
+    // As an older version had them: all padded to the longest.
+    let padded = spec(vec![(900, None); 1000]);
+    let long = |_: usize, out: &mut Vec<f32>| {
+        out.resize(2700, 0.5);
+        Ok::<(), CacheError>(())
+    };
+    Samples::write(folder.path(), &padded, &Silent, long).unwrap();
+    assert_eq!((files().len(), files().iter().sum::<u64>() > 10_800_000), (1000, true));
+    // Under the same key, they are made anew, and no file of no use is left.
+    let packed = spec((0..1000).map(short).collect());
+    let read = |sample: usize, out: &mut Vec<f32>| {
+        out.extend((0..short(sample).0 * 3).map(|at| (sample * 10) as f32 + at as f32));
+        Ok::<(), CacheError>(())
+    };
+    let samples = Samples::write(folder.path(), &packed, &Silent, read).unwrap();
+    // 47 KB of values in shards of at most 20 KB each.
+    assert!(samples.bytes() < 100_000, "{}", samples.bytes());
+    assert!(files().len() < 10 && files().iter().sum::<u64>() == samples.bytes(), "{:?}", files());
+    let order: Vec<usize> = (0..1000).map(|place| place * 389 % 1000).collect();
+    for steps in [1, 3, 5, 900, 1000] {
+        let mut out = vec![f32::NAN; order.len() * steps * 3];
+        samples.gather(&order, steps, &mut out);
+        for (row, sample) in out.chunks_exact(steps * 3).zip(&order) {
+            let own = short(*sample).0 as usize * 3;
+            let expected =
+                (0..steps * 3).map(|at| if at < own { (sample * 10 + at) as f32 } else { 0.0 });
+            assert!(row.iter().copied().eq(expected), "{sample}");
+        }
+    }
+    let values = samples.series_values();
+    for sample in [0, 699, 700, 701, 999] {
+        let mut expected = vec![];
+        read(sample, &mut expected).unwrap();
+        let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
+        assert_eq!(values[sample].part(0..expected.len()), expected);
+    }
+    samples.will_need(690..710);
+    samples.check_read(&order).unwrap();
+}
+
+#[test]
 fn names_come_back_and_an_older_folder_gets_them_when_it_is_converted_again() {
     let folder = tempfile::tempdir().unwrap();
     let nameless = spec(33, Storage::F32);
@@ -258,7 +335,8 @@ fn a_conversion_that_was_cut_short_goes_on_with_what_is_whole() {
     };
     let samples = Samples::write(folder.path(), &spec, &Silent, counting).unwrap();
     check(&samples);
-    let remade = 33 - (finished.len() - 2) * 5;
+    // A shard has room for nine samples of one to nine steps.
+    let remade = 33 - (finished.len() - 2) * 9;
     assert_eq!(reads.load(Ordering::Relaxed), remade);
     // Nothing is read once all is there.
     reads.store(0, Ordering::Relaxed);

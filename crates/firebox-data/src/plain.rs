@@ -109,10 +109,13 @@ impl<T: Kind> Writer<T> {
     /// What was written until now.
     pub(crate) fn so_far(&mut self) -> Result<Arc<Mapped<T>>, DataError> {
         self.out.flush().map_err(|error| self.failed(error))?;
-        let bytes = self.bytes() as u64;
-        let record = FileRecord { name: self.name.to_owned(), bytes, blake3: String::new() };
-        let file = MappedFile::open(&self.folder, &record, false);
-        let file = file.map_err(|damage| self.failed(std::io::Error::other(damage)))?;
+        // It grows, and is rewritten: no change of it is damage.
+        let file = MappedFile::of_path(&self.folder.join(self.name));
+        let file = file.map_err(|error| self.failed(error))?;
+        if file.bytes().len() != self.bytes() {
+            let (found, expected) = (file.bytes().len() as u64, self.bytes() as u64);
+            return Err(self.failed(std::io::Error::other(Damage::Size { found, expected })));
+        }
         Ok(Arc::new(Mapped { file, kind: PhantomData }))
     }
 

@@ -362,6 +362,11 @@ fn class(name: &[u8], names: &[String]) -> Result<u32, String> {
 }
 
 fn values(part: &[u8], channel: usize, header: &Header) -> Result<Vec<f64>, String> {
+    if part.trim_ascii().is_empty() {
+        return Err(format!(
+            "channel {channel} has no value: leave the sample out, or write `?` for a missing value"
+        ));
+    }
     let count = part.iter().filter(|byte| **byte == b',').count() + 1;
     let mut values = Vec::with_capacity(count);
     for (index, field) in part.split(|byte| *byte == b',').enumerate() {
@@ -465,7 +470,7 @@ mod tests {
         insta::assert_snapshot!(rows("1,2:3,4:a\n1,2:a"), @"x.ts, line 9: 1 channel, but the header says 2");
         insta::assert_snapshot!(rows("1,2:3:a"), @"x.ts, line 8: channel 1 has 1 value, but channel 0 has 2: the channels of a sample have one length");
         insta::assert_snapshot!(rows("1,2:3,4x:a"), @"x.ts, line 8: channel 1, step 1: `4x` is not a number; missing values are written `?`");
-        insta::assert_snapshot!(rows("1,2::a"), @"x.ts, line 8: channel 1, step 0: `` is not a number; missing values are written `?`");
+        insta::assert_snapshot!(rows("1,2::a"), @"x.ts, line 8: channel 1 has no value: leave the sample out, or write `?` for a missing value");
         insta::assert_snapshot!(rows("1,2"), @"x.ts, line 8: one part only: a sample is its channels and, after a `:`, its class");
         insta::assert_snapshot!(problem("@missing false\n@data\n1,?"), @"x.ts, line 3: channel 0, step 1: a missing value, but the header says `@missing false`: correct the value, or write `@missing true`");
         insta::assert_snapshot!(problem("@equalLength true\n@seriesLength 3\n@data\n1,2,3\n1,2"), @"x.ts, line 5: 2 steps, but the header says that all samples have 3: correct the sample, or write `@equalLength false`");

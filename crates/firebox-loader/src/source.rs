@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 
 use firebox_cache::{Samples, Shards, widens_fast};
-use firebox_core::{Normaliser, Storage, TrainWindows, Window, Windows};
+use firebox_core::{Normaliser, TrainWindows, Window, Windows};
 
 use crate::{AugmentedWindows, LoadError, SharedSteps};
 
@@ -350,13 +350,7 @@ macro_rules! mapped_source {
             }
 
             fn mapped_bytes(&self) -> u64 {
-                let [time, channel] = self.$shape();
-                let each = match self.storage() {
-                    Storage::F32 => 4,
-                    Storage::F16 | Storage::Bf16 => 2,
-                };
-                // Records are as long as the longest.
-                <$type>::len(self) as u64 * (time * channel * each) as u64
+                <$type>::bytes(self)
             }
 
             fn will_need(&self, samples: Range<usize>) {

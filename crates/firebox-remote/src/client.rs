@@ -165,10 +165,30 @@ impl Remote<'_> {
     /// What the server says of a file.
     async fn about(&self, location: &Location, url: &str) -> Result<ObjectMeta, RemoteError> {
         let head = GetOptions { head: true, ..GetOptions::default() };
-        let about = self.store.get_opts(location, head).await;
+        let about = match self.store.get_opts(location, head).await {
+            Err(error) if self.is_web() && is_refusal(&error) => self.about_by_byte(location).await,
+            about => about,
+        };
         let about = about.map_err(|source| failed(url, self.config, self.copy(url), source))?;
         self.refuse(url, &about)?;
         Ok(about.meta)
+    }
+
+    /// The same by asking for the first byte, of web servers that answer no question about a file, or not how long it is.
+    async fn about_by_byte(&self, location: &Location) -> object_store::Result<GetResult> {
+        let byte = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+        match self.store.get_opts(location, byte).await {
+            // It sends no parts: its answer is left where it is.
+            Err(object_store::Error::NotSupported { .. }) => {
+                self.store.get_opts(location, GetOptions::default()).await
+            }
+            about => about,
+        }
+    }
+
+    /// Whether it is no store of objects that is asked.
+    fn is_web(&self) -> bool {
+        matches!(self.address.scheme, "http" | "https")
     }
 
     /// Refuses what is no file of data.
@@ -180,7 +200,7 @@ impl Remote<'_> {
             return Err(RemoteError::Encoded { url, encoding });
         }
         // Whoever uploads to a bucket says of the type what he likes.
-        let is_web = matches!(self.address.scheme, "http" | "https");
+        let is_web = self.is_web();
         let no_file = |found| Err(RemoteError::NoFile { url: url.to_owned(), found });
         match said(Attribute::ContentType).starts_with("text/html") {
             true if is_web => no_file("a web page (text/html)"),
@@ -431,6 +451,21 @@ pub(crate) fn failed(
             RemoteError::TimedOut { url, timeout, tries, local, source: Box::new(error) }
         }
         error => RemoteError::Failed { url, local, source: Box::new(error) },
+    }
+}
+
+/// Whether a server answered, and not as it was asked to.
+fn is_refusal(error: &object_store::Error) -> bool {
+    use object_store::Error as E;
+    match error {
+        E::NotFound { .. }
+        | E::PermissionDenied { .. }
+        | E::Unauthenticated { .. }
+        | E::NotSupported { .. } => true,
+        // A method that is not known, and an answer without a length.
+        error => {
+            says(error, |text| text.contains("status code") || text.contains("Header missing"))
+        }
     }
 }
 

@@ -4,6 +4,16 @@ use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The way out where a server refuses.
+fn way_in(url: &str) -> &'static str {
+    match url.split_once("://") {
+        Some(("http" | "https", _)) => {
+            "it may want a login, or a link that has expired: open the address in a browser, or download the file first"
+        }
+        _ => "set the service's keys in the environment, and check that they may read it",
+    }
+}
+
 /// A file that cannot be fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -31,9 +41,7 @@ pub enum RemoteError {
         url: String,
     },
     /// The server refuses.
-    #[error(
-        "`{url}` may not be read (401 or 403): set the service's keys in the environment, and check that they may read it"
-    )]
+    #[error("`{url}` may not be read (401 or 403): {}", way_in(url))]
     Refused {
         /// The URL.
         url: String,

@@ -100,6 +100,12 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
     }
     let status = match first.split(' ').nth(1)? {
         "/bars.csv" | "/manifest.json" | "/whole.csv" => 200,
+        // No question about them is answered, or not how long they are.
+        "/get/bars.csv" | "/get/whole.csv" if first.starts_with("HEAD") => 405,
+        "/signed/bars.csv" if first.starts_with("HEAD") => 403,
+        "/new/bars.csv" if first.starts_with("HEAD") => 501,
+        "/get/bars.csv" | "/get/whole.csv" | "/signed/bars.csv" | "/new/bars.csv" => 200,
+        "/chunked/bars.csv" => 200,
         "/secret.csv" => 403,
         // What a folder holds, of buckets of S3.
         path if path.starts_with("/secret?") => 403,
@@ -116,6 +122,12 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
     }
     if first.starts_with("HEAD") {
         let length = file.length.load(Ordering::SeqCst);
+        if first.contains("/chunked/") {
+            let version = version(tag, &file.young);
+            write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{version}\r\n\r\n")
+                .ok()?;
+            return Some(());
+        }
         write!(
             stream,
             "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{}{}\r\n\r\n",
@@ -542,13 +554,32 @@ fn a_server_that_sends_no_parts_sends_the_whole() {
 }
 
 #[test]
+fn a_server_that_answers_no_question_about_a_file_is_asked_for_its_first_byte() {
+    let server = Server::start(content(), ALL);
+    for path in
+        ["get/bars.csv", "signed/bars.csv", "new/bars.csv", "chunked/bars.csv", "get/whole.csv"]
+    {
+        let cache = tempfile::tempdir().unwrap();
+        let get =
+            || fetch(&server.url(path), cache.path(), &config(), &Silent).map(|all| all[0].clone());
+        let sent = || server.file.sent.load(Ordering::SeqCst);
+        let file = get().unwrap_or_else(|error| panic!("{path}: {error:?}"));
+        assert_eq!(fs::read(file).unwrap(), content(), "{path}");
+        // Once it is there, no more than its first byte is asked for, if there are parts.
+        let before = sent();
+        get().unwrap();
+        assert!(path.contains("whole") || sent() <= before + 1, "{path}");
+    }
+}
+
+#[test]
 fn refusals_and_silence_are_said_with_the_way_out() {
     let cache = tempfile::tempdir().unwrap();
     let server = Server::start(content(), ALL);
     let error = |path: &str| get(&server.url(path), cache.path()).unwrap_err();
     let forbidden = error("secret.csv");
     assert!(matches!(forbidden, RemoteError::Refused { .. }), "{forbidden:?}");
-    assert!(forbidden.to_string().contains("may not be read (401 or 403)"));
+    assert!(forbidden.to_string().contains("may not be read (401 or 403): it may want a login"));
     let missing = error("none.csv");
     assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
     let start = Instant::now();
