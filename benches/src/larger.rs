@@ -48,6 +48,7 @@ pub(crate) fn run(folder: &Path, bytes: u64) -> anyhow::Result<()> {
     let output = tempfile::tempdir_in(folder)?;
     let spec = SampleSpec {
         key: Key::builder("larger", 1).field("bytes", bytes.to_le_bytes()).finish(),
+        source: String::new(),
         shape: SHAPE,
         storage: Storage::F32,
         classes: vec![],

@@ -1,6 +1,7 @@
 //! The number types that shards are stored in.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_buffer::ArrowNativeType;
 use arrow_schema::DataType;
@@ -97,6 +98,9 @@ pub fn widens_fast(storage: Storage) -> bool {
 pub(crate) trait Element: ArrowNativeType + Send + Sync {
     /// Stores values; the index of the first that this type cannot hold as a finite number.
     fn store(values: &[f32], out: &mut [Self]) -> Result<(), usize>;
+
+    /// How many of `values` that are not 0 became 0 in `out`.
+    fn lost(values: &[f32], out: &[Self]) -> usize;
 }
 
 impl Element for f32 {
@@ -104,12 +108,21 @@ impl Element for f32 {
         out.copy_from_slice(values);
         first_not_finite(values.iter().map(|value| value.is_finite()))
     }
+
+    fn lost(_: &[f32], _: &[Self]) -> usize {
+        0
+    }
 }
 
 impl Element for f16 {
     fn store(values: &[f32], out: &mut [Self]) -> Result<(), usize> {
         out.convert_from_f32_slice(values);
         first_not_finite(out.iter().map(|value| value.is_finite()))
+    }
+
+    fn lost(values: &[f32], out: &[Self]) -> usize {
+        let is_lost = |(value, stored): (&f32, &f16)| *value != 0.0 && stored.to_bits() << 1 == 0;
+        values.iter().zip(out).map(|pair| usize::from(is_lost(pair))).sum()
     }
 }
 
@@ -119,6 +132,41 @@ impl Element for u16 {
         let out = out.reinterpret_cast_mut::<bf16>();
         out.convert_from_f32_slice(values);
         first_not_finite(out.iter().map(|value| value.is_finite()))
+    }
+
+    /// Its exponents are those of f32.
+    fn lost(_: &[f32], _: &[Self]) -> usize {
+        0
+    }
+}
+
+/// Values that are too small for f16, counted by all threads.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    zeros: AtomicU64,
+    all: AtomicU64,
+}
+
+/// Share of the values from which it is told of. A choice: of normalised values, a few lie as near to 0.
+const TOLD: f64 = 0.01;
+
+impl Lost {
+    /// Looks at values that were stored.
+    pub(crate) fn add<T: Element>(&self, values: &[f32], out: &[T]) {
+        self.zeros.fetch_add(T::lost(values, out) as u64, Ordering::Relaxed);
+        self.all.fetch_add(values.len() as u64, Ordering::Relaxed);
+    }
+
+    /// What is said if they are more than a few; `way_out` is what can be done.
+    pub(crate) fn warning(&self, way_out: &str) -> Option<String> {
+        let [zeros, all] = [&self.zeros, &self.all].map(|number| number.load(Ordering::Relaxed));
+        let share = zeros as f64 / all.max(1) as f64;
+        (share > TOLD).then(|| {
+            format!(
+                "{:.1} % of the values are nearer to 0 than f16 can tell (below 3e-8) and were stored as 0: {way_out}",
+                share * 100.0
+            )
+        })
     }
 }
 
@@ -175,6 +223,30 @@ mod tests {
         assert_eq!(u16::store(&values, &mut bits), Ok(()));
         Values::Bf16(bits.reinterpret_cast()).write(&mut back);
         assert!(close(3.9e-3, &back) && !close(1e-3, &back));
+    }
+
+    #[test]
+    fn values_that_became_zeros_are_counted_and_told_of() {
+        let values: Vec<f32> = (0..200).map(|at| if at < 3 { -2e-8 } else { at as f32 }).collect();
+        let (mut halves, lost) = (vec![f16::ZERO; 200], Lost::default());
+        f16::store(&values, &mut halves).unwrap();
+        lost.add(&values, &halves);
+        let said = lost.warning("scale them").unwrap();
+        assert!(
+            said.starts_with("1.5 % of the values") && said.ends_with(": scale them"),
+            "{said}"
+        );
+        // The smallest that is told from 0, zeros of both signs, and other types.
+        let few = [6e-8, 0.0, -0.0, 1.0];
+        f16::store(&few, &mut halves[..4]).unwrap();
+        assert_eq!(f16::lost(&few, &halves[..4]), 0);
+        let mut bits = [0; 200];
+        u16::store(&values, &mut bits).unwrap();
+        assert_eq!((u16::lost(&values, &bits), f32::lost(&values, &values)), (0, 0));
+        for _ in 0..2 {
+            lost.add(&[1.0; 200], &[f16::ONE; 200]);
+        }
+        assert_eq!(lost.warning(""), None, "half a per cent");
     }
 
     #[test]

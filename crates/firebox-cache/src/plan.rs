@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::sync_channel;
 
@@ -18,7 +19,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use crate::augment::Augmenter;
-use crate::element::{self, Element, name};
+use crate::element::{self, Element, Lost, name};
 use crate::error::CacheError;
 use crate::files::FileRecord;
 use crate::manifest::Inputs;
@@ -40,6 +41,7 @@ pub(crate) struct Plan<'a> {
     /// Versions of each window, the original included.
     versions: usize,
     windows_per_shard: usize,
+    lost: Arc<Lost>,
     /// Whether whoever waits for it wants it no more.
     stop: &'a AtomicBool,
 }
@@ -97,6 +99,7 @@ impl<'a> Plan<'a> {
             windows_per_shard: (shard_bytes
                 / versions.saturating_mul(layout.width()).saturating_mul(size))
             .max(1),
+            lost: Arc::default(),
             stop,
         })
     }
@@ -182,6 +185,13 @@ impl<'a> Plan<'a> {
         })
     }
 
+    /// What is said of values that the storage type made zeros of.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.lost.warning(
+            "normalise the windows (`window.normalise`), or store them as f32 or bf16 (`augment.storage`)",
+        )
+    }
+
     fn range(&self, shard: usize) -> Range<usize> {
         let start = shard * self.windows_per_shard;
         start..(start + self.windows_per_shard).min(self.windows.len())
@@ -241,6 +251,7 @@ impl<'a> Plan<'a> {
             augmenter.version(version as u32, scratch);
             T::store(scratch, &mut out[..length])
                 .map_err(|at| self.out_of_range(index, version, at, scratch[at]))?;
+            self.lost.add(scratch, &out[..length]);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use half::f16;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::element::{self, Element, Values, name};
+use crate::element::{self, Element, Lost, Values, name};
 use crate::error::{CacheError, Damage};
 use crate::files::{FileRecord, check_file, flush_folder, write_flushed};
 use crate::lock;
@@ -35,8 +35,12 @@ const PACKED: &str = "samples-v2";
 /// What a folder of samples is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SampleSpec {
-    /// Covers the inputs and how they are read. A folder that was begun under another key is refused.
+    /// Covers the inputs and how they are read. A folder that was finished under another key is refused, and one that
+    /// was begun, unless it was from the same source.
     pub key: Key,
+    /// Where the inputs lie, such as their folder: what was begun from there and not finished, with other settings or
+    /// before they changed, is begun anew.
+    pub source: String,
     /// Steps of the longest sample, and channels: `[time, channel]`.
     pub shape: [usize; 2],
     /// The type that values are stored in.
@@ -183,7 +187,7 @@ impl Samples {
             let message = format!("waiting for another program that writes {}", folder.display());
             listener.on(&Event::Warning { message });
         })?;
-        refuse_other(folder, spec.key)?;
+        refuse_other(folder, spec)?;
         let layout = spec.layout();
         let (per_shard, count) = (spec.per_shard(&layout), spec.samples.len());
         let format = if layout.is_packed { PACKED } else { PADDED };
@@ -193,12 +197,20 @@ impl Samples {
             .map(|start| start..(start + per_shard).min(count))
             .collect();
         check_room(folder, spec, &layout, shards.len())?;
-        let done = Mutex::new(0_u64);
+        let (done, lost) = (Mutex::new(0_u64), Lost::default());
         let make = |(index, range): (usize, &Range<usize>)| -> Result<FileRecord, E> {
             let kept = receipt(folder, index, &begun);
             let file = match kept {
                 Some(file) => file,
-                None => write_shard(folder, index, range.clone(), &layout, spec, &begun, &read)?,
+                None => write_shard(
+                    folder,
+                    index,
+                    range.clone(),
+                    (&layout, spec),
+                    &begun,
+                    &lost,
+                    &read,
+                )?,
             };
             let (stage, unit) = ("convert".to_owned(), "samples".to_owned());
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,6 +221,11 @@ impl Samples {
         };
         let files = shards.par_iter().enumerate().map(|(i, range)| make((i, range)));
         let files = files.collect::<Result<Vec<_>, E>>()?;
+        let way_out =
+            "multiply the arrays by a constant, or store them as f32 or bf16 (`--storage`)";
+        if let Some(message) = lost.warning(way_out) {
+            listener.on(&Event::Warning { message });
+        }
         let mut manifest = Manifest {
             format: format.to_owned(),
             key: spec.key,
@@ -232,8 +249,9 @@ impl Samples {
             // They have done their work; one that stays does no harm.
             let _ = fs::remove_file(receipt_path(folder, index));
         }
-        // Under this key, there may have been more shards of a smaller size.
+        // What was begun before may have more shards.
         for index in manifest.files.len().. {
+            let _ = fs::remove_file(receipt_path(folder, index));
             if fs::remove_file(folder.join(shard_name(index))).is_err() {
                 break;
             }
@@ -378,8 +396,15 @@ impl Samples {
     }
 }
 
+/// What a folder was begun with.
+#[derive(Serialize, Deserialize)]
+struct Beginning {
+    key: Key,
+    source: String,
+}
+
 /// Refuses a folder that holds samples of other inputs, finished or begun.
-fn refuse_other(folder: &Path, key: Key) -> Result<(), CacheError> {
+fn refuse_other(folder: &Path, spec: &SampleSpec) -> Result<(), CacheError> {
     let begun = folder.join("key.json");
     let other = || {
         let what = "inputs or settings";
@@ -387,17 +412,25 @@ fn refuse_other(folder: &Path, key: Key) -> Result<(), CacheError> {
     };
     // One that cannot be read was being written when its process ended: each shard that is there has a
     // key of its own.
-    let found = fs::read(&begun).ok().and_then(|text| serde_json::from_slice::<Key>(&text).ok());
-    match found {
-        Some(found) if found == key => Ok(()),
-        Some(_) => other(),
-        None if folder.join(manifest::NAME).exists() => other(),
-        None => {
-            let text = serde_json::to_vec(&key)
-                .map_err(|error| CacheError::io("write", &begun)(error.into()))?;
-            write_flushed(&begun, &text)
-        }
+    let text = fs::read(&begun).unwrap_or_default();
+    let found = serde_json::from_slice::<Beginning>(&text).ok();
+    // Folders of before have the key alone.
+    let alone =
+        || Some(Beginning { key: serde_json::from_slice(&text).ok()?, source: String::new() });
+    let is_finished = folder.join(manifest::NAME).exists();
+    match found.or_else(alone) {
+        Some(found) if found.key == spec.key => return Ok(()),
+        Some(found) if is_finished || found.source != spec.source => return other(),
+        None if is_finished => return other(),
+        _ => {}
     }
+    let beginning = Beginning { key: spec.key, source: spec.source.clone() };
+    let text = serde_json::to_vec(&beginning)
+        .map_err(|error| CacheError::io("write", &begun)(error.into()))?;
+    // Not a moment without one: the folder would be of somebody else.
+    let part = begun.with_extension("json.part");
+    write_flushed(&part, &text)?;
+    fs::rename(&part, &begun).map_err(CacheError::io("rename into place", &begun))
 }
 
 fn shard_name(index: usize) -> String {
@@ -459,15 +492,15 @@ fn write_shard<E: From<CacheError>>(
     folder: &Path,
     index: usize,
     range: Range<usize>,
-    layout: &Layout,
-    spec: &SampleSpec,
+    (layout, spec): (&Layout, &SampleSpec),
     begun: &Begun,
+    lost: &Lost,
     read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
 ) -> Result<FileRecord, E> {
     let values = match spec.storage {
-        Storage::F32 => shard_values::<f32, E>(range.clone(), layout, spec, read),
-        Storage::F16 => shard_values::<f16, E>(range.clone(), layout, spec, read),
-        Storage::Bf16 => shard_values::<u16, E>(range.clone(), layout, spec, read),
+        Storage::F32 => shard_values::<f32, E>(range.clone(), (layout, spec), lost, read),
+        Storage::F16 => shard_values::<f16, E>(range.clone(), (layout, spec), lost, read),
+        Storage::Bf16 => shard_values::<u16, E>(range.clone(), (layout, spec), lost, read),
     }?;
     let mut columns = Columns::default();
     for sample in range {
@@ -504,8 +537,8 @@ fn write_shard<E: From<CacheError>>(
 /// The values of samples one after the other, padded with zeros unless they are packed.
 fn shard_values<T: Element, E: From<CacheError>>(
     range: Range<usize>,
-    layout: &Layout,
-    spec: &SampleSpec,
+    (layout, spec): (&Layout, &SampleSpec),
+    lost: &Lost,
     read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
 ) -> Result<MutableBuffer, E> {
     let bytes = spec.bytes(layout, range.clone()) as usize;
@@ -529,6 +562,7 @@ fn shard_values<T: Element, E: From<CacheError>>(
             value: scratch[at],
             storage: name(spec.storage),
         })?;
+        lost.add(&scratch, &out[..valid]);
     }
     Ok(buffer)
 }

@@ -294,6 +294,9 @@ impl Entry<'_> {
         let unfinished = Unfinished::folder(temporary(&bucket, &name))?;
         let indices: Vec<usize> = (0..plan.shards()).collect();
         let files = plan.write(unfinished.path(), &indices, listener, shard_name)?;
+        if let Some(message) = plan.lost() {
+            warn(listener, message);
+        }
         plan.windows().set().check_read().map_err(CacheError::Lost)?;
         let manifest = Manifest {
             format: AUGMENTED.to_owned(),

@@ -100,6 +100,7 @@ fn a_shard_of_samples_that_shrinks_is_made_again_by_converting_alone() {
     let folder = tempfile::tempdir().unwrap();
     let spec = |key: &str| SampleSpec {
         key: Key::builder(key, 1).finish(),
+        source: key.to_owned(),
         shape: [STEPS, 1],
         storage: Storage::F32,
         classes: vec![],
@@ -172,6 +173,7 @@ fn a_file_that_is_deleted_stays_readable_for_whoever_has_it() {
 fn spec(samples: usize, storage: Storage) -> SampleSpec {
     SampleSpec {
         key: Key::builder("arrays", 1).field("storage", format!("{storage:?}")).finish(),
+        source: "arrays".to_owned(),
         shape: [9, 3],
         storage,
         classes: vec!["a".to_owned(), "b".to_owned()],
@@ -345,6 +347,36 @@ fn a_conversion_that_was_cut_short_goes_on_with_what_is_whole() {
     // Another key is refused.
     let other = SampleSpec { key: Key::builder("others", 1).finish(), ..spec };
     let error = Samples::write(folder.path(), &other, &Silent, read).unwrap_err();
+    assert!(matches!(error, CacheError::OtherInputs { .. }), "{error}");
+}
+
+#[test]
+fn what_was_begun_from_the_same_source_is_begun_anew_with_other_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let begun = SampleSpec { shard_bytes: 200, ..spec(33, Storage::F32) };
+    let failing = |sample: usize, out: &mut Vec<f32>| match sample {
+        32 => Err(CacheError::Empty),
+        _ => read(sample, out),
+    };
+    Samples::write(folder.path(), &begun, &Silent, failing).unwrap_err();
+    let other = SampleSpec { key: Key::builder("others", 1).finish(), ..spec(30, Storage::F32) };
+    // Of somebody else, it stays as it is.
+    let of_other = SampleSpec { source: "other arrays".to_owned(), ..other.clone() };
+    let error = Samples::write(folder.path(), &of_other, &Silent, read).unwrap_err();
+    assert!(matches!(error, CacheError::OtherInputs { .. }), "{error}");
+    let samples = Samples::write(folder.path(), &other, &Silent, read).unwrap();
+    check(&samples);
+    assert_eq!(samples.len(), 30);
+    let mut left: Vec<String> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    let shards = ["0", "1", "2", "3"].map(|number| format!("shard-0000{number}.arrow"));
+    assert_eq!(left[..3], [".lock", "key.json", "manifest.json"]);
+    assert_eq!(left[3..], shards, "nothing of the first is left");
+    // What is finished is not begun anew.
+    let error = Samples::write(folder.path(), &begun, &Silent, read).unwrap_err();
     assert!(matches!(error, CacheError::OtherInputs { .. }), "{error}");
 }
 

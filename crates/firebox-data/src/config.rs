@@ -284,7 +284,8 @@ pub struct CheckPolicies {
     /// Consecutive times more than one and a half intervals apart.
     pub gaps: GapPolicy,
     /// The longest run that `fill` fills, in steps: a longer gap is cut as by `split`, a longer
-    /// run of missing values is dropped.
+    /// run of missing values is dropped. Whether there is a window in a hole depends by that on where the hole ends,
+    /// the values in it on what comes before alone.
     pub longest_fill: usize,
     /// Channels that have one value over all steps of all series. `drop` leaves out those without any value, too.
     pub constant: ConstantPolicy,

@@ -832,6 +832,7 @@ fn convert(folder: &Path, storage: Storage) -> Samples {
     let [count, time, channels] = SAMPLES;
     let spec = SampleSpec {
         key: Key::builder("test", 1).finish(),
+        source: String::new(),
         shape: [time, channels],
         storage,
         classes: vec!["even".to_owned(), "odd".to_owned()],
@@ -932,6 +933,7 @@ fn a_constant_channel_of_converted_samples_is_refused_or_kept_in_place() {
     let folder = tempfile::tempdir().unwrap();
     let spec = SampleSpec {
         key: Key::builder("test", 1).finish(),
+        source: String::new(),
         shape: [4, 2],
         storage: Storage::F32,
         classes: vec![],
@@ -961,6 +963,7 @@ fn converted_samples_have_the_names_of_their_files_whichever_way_they_are_read()
     let make = |name: &str, names: &[&str]| {
         let spec = SampleSpec {
             key: Key::builder(name, 1).finish(),
+            source: String::new(),
             shape: [4, 1],
             storage: Storage::F32,
             classes: vec![],

@@ -32,6 +32,7 @@ fn make_and_read(folder: &Path) {
     let width = SHAPE[0] * SHAPE[1];
     let spec = SampleSpec {
         key: Key::builder("larger", 1).finish(),
+        source: String::new(),
         shape: SHAPE,
         storage: Storage::F32,
         classes: vec![],

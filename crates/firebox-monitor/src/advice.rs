@@ -96,8 +96,8 @@ pub struct Settings {
     pub prefetch: usize,
     /// Whether batches are filled in pinned memory.
     pub pins: bool,
-    /// Whether the samples could lie in memory and do not: they are no versions that are drawn anew.
-    pub may_lie_in_memory: bool,
+    /// What would make batches sooner than all threads of the machine do.
+    pub faster: Faster,
     /// Samples of a block and of a window of `loader.shuffle.blocks` that would suit a set in mapped files, where it is
     /// shuffled as a whole.
     pub blocks: Option<[usize; 2]>,
@@ -119,6 +119,17 @@ pub struct Settings {
     pub early_stopping: bool,
     /// Steps between two saves that a killed run can go on from.
     pub resume_every: Option<u64>,
+}
+
+/// What would make batches sooner than all threads of a machine do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Faster {
+    /// Samples could lie in memory, decoded.
+    Memory,
+    /// Versions are drawn anew in each epoch, and could be drawn once and stored.
+    Cached,
+    /// Nothing that is known of.
+    Nothing,
 }
 
 /// Share of the time from which waiting is worth a word. R1 and R2 both call a data loader good
@@ -224,15 +235,17 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     match times {
         // Threads are known to fill batches as fast as they can, or as fast as they are used.
         Some(times) if times.fills() && settings.workers >= threads => {
-            let stored =
-                "a data set that is stored in the type it is read in (`firebox data convert`)";
-            let setting = match settings.may_lie_in_memory {
-                true => {
-                    format!("`loader.resident` to \"memory\", if the data fit there, or {stored}")
+            let setting = match settings.faster {
+                Faster::Memory => "`loader.resident` to \"memory\", if the data fit there",
+                Faster::Cached => {
+                    "`augment.mode` to \"cached\": versions are then drawn once, and stored"
                 }
-                false => stored.to_owned(),
+                Faster::Nothing => "",
             };
-            some(format!("{said}; the {threads} threads of this machine all fill batches"), setting)
+            some(
+                format!("{said}; the {threads} threads of this machine all fill batches"),
+                setting.to_owned(),
+            )
         }
         Some(times) if times.fills() => {
             some(format!("{said}; more threads would not change it"), prefetch)

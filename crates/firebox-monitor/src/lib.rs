@@ -51,7 +51,7 @@ mod usage;
 mod watch;
 
 pub use advice::{
-    Advice, Padding, Scaling, SettingKeys, Settings, Training, advice, advice_on_trainings,
+    Advice, Faster, Padding, Scaling, SettingKeys, Settings, Training, advice, advice_on_trainings,
     timings_of_trainings,
 };
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};

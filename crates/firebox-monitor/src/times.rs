@@ -22,6 +22,9 @@ pub(crate) struct StepTimes {
 /// Share of a step's time from which a part of it is worth changing.
 const NOTABLE: f64 = 0.05;
 
+/// How many times as fast steps would have to be for more threads to be worth a word: less is noise. A choice.
+const WORTH: f64 = 1.05;
+
 impl StepTimes {
     /// The times that an event tells, if it tells any.
     pub(crate) fn of(step: u64, event: &Event) -> Option<Self> {
@@ -151,7 +154,7 @@ impl StepTimes {
         let wanted = ((self.filling / busy).ceil() as usize).clamp(1, threads.max(1));
         let taken = if shared { self.filling / threads.max(1) as f64 } else { 0.0 };
         let gain = self.seconds() / (busy + taken).max(self.filling / wanted as f64);
-        (wanted > now && gain > 1.0).then_some((wanted, gain))
+        (wanted > now && gain >= WORTH).then_some((wanted, gain))
     }
 }
 

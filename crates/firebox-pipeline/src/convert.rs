@@ -257,6 +257,7 @@ pub fn convert(
     let longest = samples.iter().map(|(steps, _)| *steps as usize).max().unwrap_or(0);
     let spec = SampleSpec {
         key: key(folder, arrays.iter().map(|(array, _)| *array), config),
+        source: folder.canonicalize().unwrap_or_default().display().to_string(),
         shape: [longest, channels],
         storage,
         classes: classes.clone(),

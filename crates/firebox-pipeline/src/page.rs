@@ -8,7 +8,7 @@ use firebox_core::AugmentMode;
 use firebox_eval::{Advice, Chart, Fact, Line, Machine, Measure, Report, Table};
 use firebox_loader::Resident;
 use firebox_monitor::{
-    Scaling, SettingKeys, Training, Usage, advice_on_trainings, timings_of_trainings,
+    Faster, Scaling, SettingKeys, Training, Usage, advice_on_trainings, timings_of_trainings,
 };
 use firebox_train::{
     CHECKPOINT_FOLDER, DIVISIONS_FILE, DynamicScale, History, LossScale, Optimizer, TrainConfig,
@@ -171,10 +171,14 @@ pub(crate) fn setting_keys(config: &PipelineConfig) -> SettingKeys {
     SettingKeys { rate, ..SettingKeys::default() }
 }
 
-/// Whether `loader.resident = "memory"` would change something and not be refused.
-fn may_lie_in_memory(config: &PipelineConfig) -> bool {
-    let drawn = config.finetune.is_some() || config.augment.mode == AugmentMode::Online;
-    !drawn && config.loader.resident != Resident::Memory
+/// What would make batches sooner, and not be refused.
+fn faster(config: &PipelineConfig) -> Faster {
+    match config.augment.mode {
+        _ if config.finetune.is_some() => Faster::Nothing,
+        AugmentMode::Online => Faster::Cached,
+        _ if config.loader.resident != Resident::Memory => Faster::Memory,
+        _ => Faster::Nothing,
+    }
 }
 
 /// The settings of a training that advice is about.
@@ -198,7 +202,7 @@ fn settings(
         workers: run.config.loader.workers,
         prefetch: run.config.loader.prefetch,
         pins: run.config.loader.pin,
-        may_lie_in_memory: may_lie_in_memory(run.config),
+        faster: faster(run.config),
         blocks: run.shared.noted().blocks,
         padding: run.shared.noted().padding,
         keys,

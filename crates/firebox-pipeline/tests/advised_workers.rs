@@ -109,7 +109,7 @@ fn advised(usage: &Usage) -> (usize, f64) {
         workers: 0,
         prefetch: 4,
         pins: false,
-        may_lie_in_memory: true,
+        faster: firebox_monitor::Faster::Memory,
         blocks: None,
         padding: None,
         keys: SettingKeys::default(),

@@ -32,6 +32,17 @@ pub enum TrainError {
         /// The epoch, from 0.
         epoch: u64,
     },
+    /// No batch of an epoch has an element that counts in the loss.
+    #[error(
+        "nothing can be learnt: none of the {batches} batches of epoch {epoch} has an element that counts in the loss, such \
+         as a hidden step or a label; hide more (`mask` of the model), give labels, or weights above 0"
+    )]
+    NothingCounts {
+        /// The epoch, from 1.
+        epoch: u64,
+        /// Its batches.
+        batches: u64,
+    },
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -274,6 +274,7 @@ impl<M: Module> Session<'_, M> {
                 }
             }
             self.settle()?;
+            self.refuse_nothing(batches)?;
             let last_epoch = self.state.step >= total;
             let due = (self.state.epochs + 1).is_multiple_of(config.validate_every) || last_epoch;
             let validation = match data.validation.filter(|_| due) {
@@ -646,6 +647,16 @@ impl<M: Module> Session<'_, M> {
                 None => self.divide(work, step, parts)?,
             }
         }
+    }
+
+    /// Refuses a whole epoch in which no element counted. Steps that were skipped may have had some.
+    fn refuse_nothing(&self, batches: u64) -> Result<(), TrainError> {
+        let state = &self.state;
+        let is_whole = state.position.batch >= batches;
+        if is_whole && state.running.weight == 0.0 && state.counts.skipped == 0 {
+            return Err(TrainError::NothingCounts { epoch: state.position.epoch + 1, batches });
+        }
+        Ok(())
     }
 
     /// Ends an epoch: best epoch, early stopping, plateau, history.

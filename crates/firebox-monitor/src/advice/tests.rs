@@ -12,7 +12,7 @@ fn settings() -> Settings {
         workers: 1,
         prefetch: 2,
         pins: false,
-        may_lie_in_memory: true,
+        faster: Faster::Memory,
         blocks: None,
         padding: None,
         keys: SettingKeys::default(),
@@ -153,10 +153,16 @@ fn each_finding_has_its_figure_and_its_setting() {
         &settings(),
         &["drawing their versions there", "`loader.resident` to \"stream\""],
     );
-    let all = Settings { workers: 1 << 20, may_lie_in_memory: false, ..settings() };
-    let found = lines(&[step(1, 100.0, 50.0, 1.0), times], &all);
-    let said = found.join(" ");
-    assert!(said.contains("all fill batches") && !said.contains("resident"), "{said}");
+    for (faster, way_out) in [
+        (Faster::Memory, "`loader.resident` to \"memory\""),
+        (Faster::Cached, "`augment.mode` to \"cached\""),
+        (Faster::Nothing, "all fill batches"),
+    ] {
+        let all = Settings { workers: 1 << 20, faster, ..settings() };
+        let said = lines(&[step(1, 100.0, 50.0, 1.0), times.clone()], &all).join(" ");
+        assert!(said.contains("all fill batches") && said.contains(way_out), "{said}");
+        assert_eq!(said.contains("resident"), faster == Faster::Memory, "{said}");
+    }
     let padded_from = |now, share, left| {
         let padding = Some(Padding { share, now, buckets: 13, left });
         lines(&one(step(2, 100.0, 1.0, 1.0)), &Settings { padding, ..settings() }).join(" ")

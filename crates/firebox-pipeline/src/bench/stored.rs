@@ -42,6 +42,7 @@ impl Stored {
             (0..noise.different()).map(about).collect::<Result<_, LoadError>>()?;
         let spec = SampleSpec {
             key: Key::builder("bench", 1).finish(),
+            source: "noise".to_owned(),
             shape: [time, channel],
             storage: Storage::F16,
             classes: noise.classes().to_vec(),

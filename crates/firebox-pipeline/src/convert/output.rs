@@ -9,7 +9,7 @@ use firebox_core::quoted;
 use super::{ConvertError, NAMED};
 
 /// What a conversion writes first, and last.
-const OURS: [&str; 2] = ["key.json", "manifest.json"];
+const OURS: [&str; 3] = ["key.json.part", "key.json", "manifest.json"];
 
 /// Refuses a folder to write that is that of the arrays, or that holds files of somebody else.
 pub(super) fn check(folder: &Path, output: &Path) -> Result<(), ConvertError> {
