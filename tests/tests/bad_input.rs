@@ -187,7 +187,7 @@ fn servers_that_refuse_or_do_not_answer_are_named() {
     let answer = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let forbidden = said(2, Some(answer), &[]);
     assert!(
-        forbidden.contains("/bars.csv` may not be read (401 or 403): set the service's keys"),
+        forbidden.contains("/bars.csv` may not be read (401 or 403): it may want a login"),
         "{forbidden}"
     );
     let begun = Instant::now();

@@ -583,13 +583,25 @@ fn a_full_disk_while_fetching_is_told_and_the_download_goes_on() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_while_converting_is_told_and_what_is_finished_is_kept() {
-    let folder = tempfile::tempdir().unwrap();
-    for number in 0..4 {
-        let path = folder.path().join(format!("arrays/{number}.npy"));
-        array(&path, 100_000, |at| (at + number) as f32);
+    let of_size = |sizes| {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..4 {
+            let path = folder.path().join(format!("arrays/{number}.npy"));
+            array(&path, 100_000, |at| (at + number) as f32);
+        }
+        let arguments = "data convert arrays small/samples --shard-size 1";
+        on_a_full_disk(folder.path(), sizes, arguments)
+    };
+    // A disk that clearly has no room is found out about before anything is written to it.
+    let Full { said, errors, why } = of_size(["2048k", "500k"]);
+    if why == NO_SPACE {
+        let (before, after) = said.split_once("again\n").unwrap();
+        assert!(before.contains("code 1") && !before.contains("shard"), "{said}{errors}");
+        assert!(errors.contains("4 samples take 3200000 bytes in `small/samples`"), "{errors}");
+        assert!(after.contains("code 0") && after.contains("shard-00003.arrow"), "{said}");
     }
-    let arguments = "data convert arrays small/samples --shard-size 1";
-    let Full { said, errors, why } = on_a_full_disk(folder.path(), ["2048k", "500k"], arguments);
+    // One with room for the values, and not for all that lies beside them.
+    let Full { said, errors, why } = of_size(["3140k", "500k"]);
     let (before, after) = said.split_once("again\n").unwrap();
     assert!(before.contains("code 1") && after.contains("code 0"), "{said}{errors}");
     assert!(errors.contains("of 3200000 in all, and its disk has no room"), "{errors}");

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::stretch::{SharedStretch, Steps, shared_stretches};
+use crate::stretch::{SharedStretch, Steps, shared_stretches, stretches_within};
 use crate::{Origin, SeriesSet, SeriesValues, StepLabels};
 
 /// Values from the middle of a series that are looked at first: they differ in nearly all series that differ, and lie
@@ -17,13 +17,21 @@ const GLANCE: usize = 8;
 /// Values that are compared at a time.
 const AT_ONCE: usize = 2048;
 
-/// Series that equal another one, as far as a split has to do with it; none in a split by time.
+/// Series that equal another one, or have steps of one, as far as a split has to do with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EqualSeries {
     /// Series that were drawn together with another one, because both are equal.
     pub together: usize,
     /// Names of two of them.
     pub drawn: Option<[String; 2]>,
+    /// Series that were drawn together with others, because they have steps of each other, with the same times and values.
+    pub overlapping: usize,
+    /// Names of two of them.
+    pub overlap: Option<[String; 2]>,
+    /// Series of a split by time that equal one of other times.
+    pub moved: usize,
+    /// Names of two of them.
+    pub moves: Option<[String; 2]>,
     /// How many of all that are told of here equal one of another class.
     pub contradicting: usize,
     /// Names of two such series.
@@ -48,6 +56,19 @@ impl EqualSeries {
             warnings.push(format!(
                 "{} series equal another one, such as `{one}` and `{other}`: equal series stay in one part of the split",
                 self.together
+            ));
+        }
+        if let Some([one, other]) = &self.overlap {
+            warnings.push(format!(
+                "{} series have steps of another one, with the same times and values, such as `{one}` and `{other}`: such series stay in one part of the split",
+                self.overlapping
+            ));
+        }
+        if let Some([one, other]) = &self.moves {
+            let equal = if self.moved == 1 { "equals" } else { "equal" };
+            warnings.push(format!(
+                "{} series {equal} another one, value for value, at other times, such as `{one}` and `{other}`: of one is tested what was learnt of the other, and scores may be too good; leave them out, or correct their times",
+                self.moved
             ));
         }
         if let Some([one, other]) = &self.given {
@@ -127,6 +148,31 @@ impl EqualSeries {
         Self { together, drawn, contradicting, contradiction, ..Self::default() }
     }
 
+    /// The same with series of which these pairs have steps of each other, but for those that are equal.
+    pub(crate) fn overlapping(
+        self,
+        set: &SeriesSet,
+        firsts: &[usize],
+        pairs: &[[usize; 2]],
+    ) -> Self {
+        let differ = |pair: &&[usize; 2]| firsts[pair[0]] != firsts[pair[1]];
+        let mut members: Vec<usize> = pairs.iter().filter(differ).flatten().copied().collect();
+        members.sort_unstable();
+        members.dedup();
+        let overlap = pairs.iter().find(differ).map(|pair| names(set, *pair));
+        Self { overlapping: members.len(), overlap, ..self }
+    }
+
+    /// Series that equal one which begins at another time.
+    pub(crate) fn at_other_times(set: &SeriesSet) -> Self {
+        let firsts = firsts(set);
+        let begin = |index: usize| set.series()[index].time.first();
+        let moved = |index: &usize| begin(*index) != begin(firsts[*index]);
+        let all: Vec<usize> = (0..firsts.len()).filter(moved).collect();
+        let moves = all.first().map(|index| names(set, [firsts[*index], *index]));
+        Self { moved: all.len(), moves, ..Self::default() }
+    }
+
     /// Series that equal one of a test file, and others that have steps of one.
     pub(crate) fn tested(set: &SeriesSet, equal: &[[usize; 2]], within: &[SharedStretch]) -> Self {
         Self {
@@ -204,6 +250,29 @@ fn with_first(
         members = rest;
     }
     pairs
+}
+
+/// The same with series joined of which these are pairs: the first of all that each hangs together with.
+pub(crate) fn joined(firsts: &[usize], pairs: &[[usize; 2]]) -> Vec<usize> {
+    fn first(of: &mut [usize], index: usize) -> usize {
+        let mut at = index;
+        while of[at] != at {
+            of[at] = of[of[at]];
+            at = of[at];
+        }
+        at
+    }
+    let mut of = firsts.to_vec();
+    for pair in pairs {
+        let [one, other] = pair.map(|index| first(&mut of, index));
+        of[one.max(other)] = one.min(other);
+    }
+    (0..of.len()).map(|index| first(&mut of, index)).collect()
+}
+
+/// Pairs of these series with times that have steps of each other.
+pub(crate) fn with_steps_of_each_other(set: &SeriesSet, of: &[usize]) -> Vec<[usize; 2]> {
+    stretches_within(&Steps::of_series(set, of.iter().copied()).with_times())
 }
 
 /// Some series in units of equal ones: both units and their members in the order that they have in `of`.
@@ -331,6 +400,13 @@ mod tests {
         let near: Vec<f64> = (0..3000).map(f64::from).collect();
         let all = vec![part(0), part(1), part(3000), SeriesValues::from(near), part(6000)];
         assert_eq!(firsts(&set(all)), [0, 1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_hangs_together_by_others_is_joined() {
+        assert_eq!(joined(&[0, 1, 1, 3, 4, 5], &[[5, 2], [3, 5]]), [0, 1, 1, 1, 4, 1]);
+        assert_eq!(joined(&[0, 1, 2], &[[2, 0], [0, 2]]), [0, 1, 0]);
+        assert_eq!(joined(&[0, 1, 0], &[]), [0, 1, 0]);
     }
 
     #[test]

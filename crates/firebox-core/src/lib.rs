@@ -26,7 +26,7 @@
 //!     // Scaling is fitted on training windows; held-out windows cannot be passed here.
 //!     let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train)?;
 //!     let mut window = vec![0.0f32; 20];
-//!     normaliser.apply(&set, &parts.test.windows()[0], &mut window);
+//!     normaliser.apply(&set, &parts.test.windows().at(0), &mut window);
 //!     assert!(window.iter().all(|v| *v > 1.0)); // the future of a trend lies above its past
 //!     Ok(())
 //! }

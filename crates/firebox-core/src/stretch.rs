@@ -228,6 +228,26 @@ pub fn shared_stretches(trained: &Steps<'_>, tested: &Steps<'_>) -> Vec<SharedSt
     found
 }
 
+/// Steps of a set in which stretches that two series share are looked for, at most: what is known of blocks takes ten bytes
+/// for each. A choice.
+const MOST_WITHIN: usize = 1 << 25;
+
+/// Pairs of these series that have a stretch of steps in common, as [`shared_stretches`] finds them. Not every pair where
+/// more than two share one, but as many as join them all. None of more steps than can be looked through.
+pub(crate) fn stretches_within(steps: &Steps<'_>) -> Vec<[usize; 2]> {
+    let all: usize = steps.ranges.iter().map(|(_, steps)| steps.len()).sum();
+    if steps.channels.is_empty() || steps.ranges.len() < 2 || all > MOST_WITHIN {
+        return Vec::new();
+    }
+    let known = Known::of(steps);
+    let of = |range: usize| {
+        let (series, own) = &steps.ranges[range];
+        let others = known.others_in(steps, range, own.clone());
+        others.into_iter().map(|other| [*series, other]).collect::<Vec<_>>()
+    };
+    (0..steps.ranges.len()).into_par_iter().flat_map_iter(of).collect()
+}
+
 /// Where blocks of steps are, by their hashes.
 struct Known<'a> {
     steps: &'a Steps<'a>,
@@ -283,6 +303,36 @@ impl<'a> Known<'a> {
             }
         }
         None
+    }
+
+    /// The other series that have a stretch of the steps of a range, which is a known one.
+    fn others_in(&self, all: &Steps<'_>, range: usize, steps: Range<usize>) -> Vec<usize> {
+        let own = all.ranges[range].0;
+        let (mut found, mut next) = (Vec::new(), steps.start);
+        for start in steps.clone().step_by(AT_ONCE) {
+            let end = steps.end.min(start + AT_ONCE + BLOCK - 1);
+            let blocks = of_blocks(&all.hashes(range, start..end));
+            for (step, hash) in (start..).zip(blocks) {
+                if step < next {
+                    continue;
+                }
+                for place in self.places.get(&hash).into_iter().flatten() {
+                    let other = self.steps.ranges[place.0].0;
+                    if other == own || found.contains(&other) {
+                        continue;
+                    }
+                    let (from, to) = self.extent(all, (range, step), *place);
+                    if all.is_evidence(range, from..to) {
+                        found.push(other);
+                    }
+                    // Whoever else has a part of it has it of the other series, too.
+                    if to - from >= LEAST_STRETCH {
+                        next = next.max(to);
+                    }
+                }
+            }
+        }
+        found
     }
 
     /// The steps around one of `trained` that equal those around a known one.

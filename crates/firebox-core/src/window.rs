@@ -181,11 +181,11 @@ fn forward(
     Some(class_of((close(last + horizon) - close(last)) / expected, threshold))
 }
 
-/// 0 falls, 1 stays, 2 rises.
+/// 0 falls, 1 stays, 2 rises. What does not move stays, whatever the threshold.
 fn class_of(change: f64, threshold: f64) -> u32 {
     match () {
-        () if change <= -threshold => 0,
-        () if change >= threshold => 2,
+        () if change < 0.0 && change <= -threshold => 0,
+        () if change > 0.0 && change >= threshold => 2,
         () => 1,
     }
 }
@@ -317,6 +317,9 @@ mod tests {
         let label = |horizon| forward(&|t| close[t], 0, 5, horizon, 1.0);
         assert_eq!([label(1), label(2), label(3)], [Some(2), Some(1), Some(0)]);
         assert_eq!(forward(&|_| 1.0, 0, 5, 1, 1.0), None);
+        // Of a threshold of 0, every move counts, and no move is none.
+        let after = |last: f64| forward(&|t| if t == 5 { last } else { close[t] }, 0, 5, 1, 0.0);
+        assert_eq!([-1e-9, 0.0, 1e-9].map(after), [Some(0), Some(1), Some(2)]);
     }
 
     #[test]

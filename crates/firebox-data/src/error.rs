@@ -153,6 +153,15 @@ pub enum DataError {
         /// The test file.
         test: PathBuf,
     },
+    /// A pipe, a socket or a device.
+    #[error(
+        "{} is no regular file, but a pipe, a socket or a device, and data are read more than once: write them to a file first",
+        path.display()
+    )]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
     /// A link whose target is gone.
     #[error("{} is a link that leads nowhere: remove it, or put its target back", path.display())]
     DeadLink {
@@ -429,7 +438,7 @@ pub enum DataError {
         steps: usize,
     },
     /// Files that differ in their channels.
-    #[error("{} has {found}, but {} has {expected}: all files must have the same channels", path.display(), first.display())]
+    #[error("{} has {found}, but {} has {expected}: all files must have the same channels, in the same order unless `data.columns.channels` names them", path.display(), first.display())]
     Channels {
         /// The file.
         path: PathBuf,

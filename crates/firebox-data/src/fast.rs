@@ -37,6 +37,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
+use crate::guarded::guarded;
 use crate::ingest::with_timeframes;
 use crate::input::Input;
 use crate::mapping::Mapping;
@@ -243,7 +244,7 @@ fn all(
         };
         let to = (&mut taken, &mut sink);
         let share = told.progress.file(index);
-        files::read((input, config, zone), to, same, &share)?;
+        guarded(input, || files::read((input, config, zone), to, same, &share))??;
         share.reached(1, 1);
     }
     let read = taken.finish(&mut sink, told.progress)?;

@@ -17,6 +17,7 @@ use crate::converted;
 use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop, Told};
 use crate::generated::settings;
+use crate::guarded::guarded;
 use crate::hints::explained;
 use crate::input::{Input, inputs};
 use crate::market::MarketConfig;
@@ -640,7 +641,7 @@ pub(crate) fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Resul
         Format::Clips => settings::<ClipsConfig>(path, &bytes(path)?)?.raw(path, *origin),
         Format::Samples => converted::raw(input, config),
         Format::Auto | Format::Csv | Format::Parquet | Format::Arrow => {
-            frame::load(input, config)?.reading(zone).series()
+            guarded(input, || frame::load(input, config)?.reading(zone).series())?
         }
     }
 }

@@ -8,6 +8,8 @@ use firebox_core::Origin;
 
 use crate::converted;
 use crate::error::nearest;
+use crate::guarded::guarded;
+use crate::schema::Declared;
 use crate::{DataConfig, DataError, Format};
 
 /// A file to read.
@@ -81,6 +83,10 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
         _ => DataError::io("read", path)(error),
     })?;
     let declared = config.format;
+    // What is read is looked at several times, and may be mapped.
+    if !meta.is_dir() && !meta.is_file() {
+        return Err(DataError::NotAFile { path: path.to_owned() });
+    }
     if !meta.is_dir() {
         let converted = matches!(declared, Format::Auto | Format::Samples)
             && path.file_name().is_some_and(|name| name == converted::MANIFEST);
@@ -144,6 +150,38 @@ fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, Dat
         return Err(DataError::EmptyFolder { path: path.to_owned(), wanted });
     }
     Ok(files)
+}
+
+/// Ends of the names of files that hold data and are not read: packed ones, and formats of others.
+const PACKED: [&str; 12] =
+    ["gz", "zst", "bz2", "xz", "lz4", "zip", "npz", "h5", "hdf5", "xlsx", "xls", "mat"];
+
+/// What of a folder that is named as data seems to be data, too, and is not read: each such folder with the names of packed
+/// files, and of folders with files of the format that is read.
+pub(crate) fn unread(config: &DataConfig) -> Vec<(PathBuf, Vec<String>)> {
+    let folders = config.path.0.iter().chain(config.test.iter().flat_map(|paths| &paths.0));
+    let of = |folder: &PathBuf| {
+        let read = files(folder, config).ok().filter(|_| folder.is_dir())?;
+        let format = read.first().map(|(_, format)| *format)?;
+        let is_packed = |path: &PathBuf| {
+            let end = path.extension().map(|end| end.to_string_lossy().to_lowercase());
+            path.is_file() && end.is_some_and(|end| PACKED.contains(&end.as_str()))
+        };
+        let mut left: Vec<PathBuf> = match format {
+            // Of these folders, everything is their own.
+            Format::Samples => vec![],
+            _ => fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect(),
+        };
+        left.retain(is_packed);
+        if format != Format::Samples {
+            left.extend(folders_of_data(folder, format));
+        }
+        left.sort();
+        let name = |path: PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
+        let names: Vec<String> = left.into_iter().filter_map(name).collect();
+        (!names.is_empty()).then(|| (folder.clone(), names))
+    };
+    folders.filter_map(of).collect()
 }
 
 /// Whether a folder right inside this one holds an array.
@@ -237,6 +275,10 @@ fn check_kind(input: &Input) -> Result<(), DataError> {
         Err(DataError::WrongKind { path: path.clone(), format: *format, found, hint: hint.into() })
     };
     match kind_of(&start) {
+        // Of its schema, it has more to say where it is read.
+        Some((_, Some(found @ (Format::Parquet | Format::Arrow)))) if found == *format => {
+            guarded(input, || drop(Declared::read(path, found)))
+        }
         Some((_, Some(found))) if found == *format => Ok(()),
         Some((name, Some(found))) => wrong(
             name,

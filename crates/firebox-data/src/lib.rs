@@ -57,6 +57,7 @@ mod fast;
 mod frame;
 mod generated;
 mod groups;
+mod guarded;
 mod hints;
 mod indicators;
 mod ingest;
@@ -96,6 +97,7 @@ pub use config::{
 pub use content::{content_hash, content_hash_until};
 pub use demand::DemandConfig;
 pub use error::DataError;
+pub use guarded::quiet_readers;
 pub use ingest::{
     Ingested, files, fingerprint, fingerprint_heard, fingerprint_until, ingest, ingest_until, read,
     read_without, stored, stored_at, stored_checks,

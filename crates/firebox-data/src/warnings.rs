@@ -5,7 +5,7 @@ use std::fs;
 
 use firebox_core::{Event, Listener, quoted};
 
-use crate::input::Input;
+use crate::input::{Input, unread};
 use crate::{Checks, DataConfig, Format, npy, time};
 
 /// The end of 1970.
@@ -13,6 +13,15 @@ const EARLIEST: i64 = 31_536_000_000_000;
 
 /// What to know of data that was read, now or by an earlier run.
 pub(crate) fn warn_of(listener: &dyn Listener, config: &DataConfig, checks: &Checks) {
+    for (folder, names) in unread(config) {
+        let is = if names.len() == 1 { "is" } else { "are" };
+        let message = format!(
+            "{} in {} {is} not read: unpack such files, or name such folders in `data.path`, if they are meant to be",
+            quoted(&names, 5),
+            folder.display()
+        );
+        warn(listener, message);
+    }
     warn_of_unit(listener, config, checks);
     warn_of_lost(listener, checks);
     warn_of_missing(listener, checks);
@@ -26,8 +35,10 @@ fn alike(classes: &[String]) -> Option<String> {
     const NAMED: usize = 4;
     let mut by_word = BTreeMap::<String, Vec<&String>>::new();
     for class in classes {
-        let word = match class.parse::<f64>() {
-            Ok(number) => number.to_string(),
+        // Large numbers are told apart to their last digit.
+        let number = class.parse::<i128>().map(|number| number.to_string());
+        let word = match number.or_else(|_| class.parse::<f64>().map(|number| number.to_string())) {
+            Ok(number) => number,
             Err(_) => class.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase(),
         };
         by_word.entry(word).or_default().push(class);

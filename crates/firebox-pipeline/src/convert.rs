@@ -203,6 +203,7 @@ impl ConvertError {
                 error,
                 CacheError::Io { .. }
                     | CacheError::Full { .. }
+                    | CacheError::NoRoomForSamples { .. }
                     | CacheError::ReadBack { .. }
                     | CacheError::Encode { .. }
             ),

@@ -1,7 +1,7 @@
 //! The content keys of a pipeline's results, from settings alone: nothing is read but the files
 //! whose content the first key is.
 
-use firebox_core::{EqualPolicy, Key, KeyBuilder, SplitRule};
+use firebox_core::{EqualPolicy, Key, KeyBuilder, Labels, SplitRule};
 use firebox_loader::Shuffle;
 use firebox_train::{CheckpointConfig, NonFinite, TrainConfig};
 use serde::Serialize;
@@ -38,6 +38,16 @@ impl Keys {
         let keeps = matches!(config.split, Some(SplitRule::Given { equal: EqualPolicy::Keep, .. }));
         if config.data.test.is_some() && !keeps {
             windows = windows.field("steps", "refused");
+        }
+        // What does not move stays, which a threshold of 0 once said falls.
+        if let Labels::Forward { threshold, .. } | Labels::Return { threshold, .. } = config.labels
+            && threshold == 0.0
+        {
+            windows = windows.field("unmoved", "stays");
+        }
+        // Series that have steps of each other were once drawn for several parts.
+        if matches!(config.split, Some(SplitRule::Series { .. })) {
+            windows = windows.field("steps", "together");
         }
         let windows = windows.finish();
         let augmented = firebox_cache::augmented_key(windows, &effective(&config.augment), seed);

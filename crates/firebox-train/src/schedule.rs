@@ -181,6 +181,15 @@ impl Schedule {
         }
     }
 
+    /// The rate that it falls to, if that is a setting, and the key of the schedule.
+    pub(crate) fn minimum(&self) -> Option<(&'static str, f64)> {
+        match self {
+            Self::Cosine(cosine) => Some(("cosine", cosine.minimum)),
+            Self::Plateau(plateau) => Some(("plateau", plateau.minimum)),
+            Self::Constant(_) | Self::OneCycle(_) => None,
+        }
+    }
+
     /// Tells the schedule a validation loss (NaN for one that could not be computed).
     pub fn observe(&self, loss: f64, state: &mut PlateauState) {
         let Self::Plateau(settings) = self else { return };

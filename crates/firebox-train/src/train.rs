@@ -215,7 +215,7 @@ impl<M: Module> Session<'_, M> {
         let total = config.total_steps(batches);
         let per_epoch = config.steps_per_epoch(batches);
         self.tell_accumulation(batches);
-        self.tell_warmup(Progress { step: 0, total, per_epoch });
+        self.tell_schedule(Progress { step: 0, total, per_epoch });
         let begun = self.state.rollback.proved.is_some();
         if config.non_finite == NonFinite::Rollback && self.state.step == 0 && !begun {
             self.save(saver, Kind::Step, None)?;

@@ -14,9 +14,9 @@ use firebox_core::{Event, Request, Requests, Stream};
 use firebox_loader::Batch;
 use firebox_models::Loss;
 use firebox_train::{
-    CheckpointConfig, Constant, Data, EarlyStopping, History, Keep, NonFinite, Objective,
-    Optimizer, Outcome, Pretraining, Schedule, ScoreError, SgdConfig, Streams, TrainConfig,
-    TrainError, Warmup, checkpoints, load_weights,
+    CheckpointConfig, Constant, Cosine, Data, EarlyStopping, History, Keep, NonFinite, Objective,
+    Optimizer, Outcome, ParameterGroup, Pretraining, Schedule, ScoreError, SgdConfig, Streams,
+    TrainConfig, TrainError, Warmup, checkpoints, load_weights,
 };
 use support::{
     Plan, Point, SEED, ToMean, Warnings, autoencoder, config, held_out, loader, point, steps,
@@ -365,6 +365,42 @@ fn a_learning_rate_that_never_gets_to_its_peak_is_told_of() {
             "{warnings:?}"
         );
     }
+}
+
+#[test]
+fn settings_that_come_to_nothing_are_told_of() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let told = |config: TrainConfig| {
+        let folder = tempfile::tempdir().unwrap();
+        let warnings = Warnings::default();
+        let watch = |event: &Event| warnings.take(event);
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        plan.train(autoencoder(0.0, 0.0), &Pretraining, data, &config).unwrap();
+        warnings.0.into_inner().unwrap()
+    };
+    let cosine = |minimum| Schedule::Cosine(Cosine { minimum, ..Cosine::default() });
+    for (minimum, is_told) in [(1e-2, false), (2e-2, true)] {
+        let warnings = told(TrainConfig { schedule: cosine(minimum), ..config(1e-2) });
+        assert_eq!(warnings.len(), usize::from(is_told), "{warnings:?}");
+        let expected = "`train.schedule.cosine.minimum` is 2.000e-2, above the optimizer's learning rate of 1.000e-2";
+        assert!(warnings.iter().all(|said| said.starts_with(expected)), "{warnings:?}");
+    }
+    for (max_steps, is_told) in [(None, false), (Some(7), false), (Some(6), true)] {
+        let group = ParameterGroup {
+            parameters: vec!["decoder.*".to_owned()],
+            unfreeze_at: Some(2),
+            ..ParameterGroup::default()
+        };
+        let groups = vec![group];
+        let warnings = told(TrainConfig { max_steps, groups, ..config(1e-2) });
+        assert_eq!(warnings.len(), usize::from(is_told), "{warnings:?}");
+        let expected = "`train.groups.unfreeze_at` is 2 for `decoder.*`, and the run of 6 steps ends in epoch 1: ";
+        assert!(warnings.iter().all(|said| said.starts_with(expected)), "{warnings:?}");
+    }
+    // A rate that is 0 in f32 moves nothing.
+    let error = config(1e-46).validate().unwrap_err().to_string();
+    assert!(error.contains("learning_rate` is") && error.contains("above 0"), "{error}");
 }
 
 /// [`ToMean`], whose loss is infinite where nothing is learnt.

@@ -172,6 +172,7 @@ fn main() -> ExitCode {
     memory::take_little_at_a_time();
     memory::keep();
     outlive_the_limit_of_files();
+    firebox_pipeline::quiet_readers();
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(refused) => return error::render_usage(&refused, std::env::args_os()),

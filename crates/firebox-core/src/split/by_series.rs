@@ -1,7 +1,9 @@
 //! Divides whole series: drawn evenly from each class, or as the files give them. Equal series stay together.
 
 use super::{EqualPolicy, SplitError};
-use crate::equal::{equal_to_tests, firsts, names, units, with_steps_of_tests};
+use crate::equal::{
+    equal_to_tests, firsts, joined, names, units, with_steps_of_each_other, with_steps_of_tests,
+};
 use crate::{EqualSeries, Origin, SeriesSet, SharedStretch, Stream};
 
 /// In place of the part of a series that no part has.
@@ -86,8 +88,10 @@ pub(super) fn parts_drawn(
 ) -> (Vec<usize>, EqualSeries) {
     let mut parts = vec![0; set.series().len()];
     let all: Vec<usize> = (0..parts.len()).collect();
-    let units = units(&firsts(set), &all);
-    let equal = EqualSeries::drawn(set, &units);
+    let firsts = firsts(set);
+    let pairs = with_steps_of_each_other(set, &all);
+    let equal = EqualSeries::drawn(set, &units(&firsts, &all)).overlapping(set, &firsts, &pairs);
+    let units = units(&joined(&firsts, &pairs), &all);
     draw(set, units, &[(2, test), (1, validation)], Stream::new(seed, "series split"), &mut parts);
     (parts, equal)
 }
@@ -400,6 +404,40 @@ mod tests {
             empty.starts_with("each series of the training files, 1 in all, equals one"),
             "{empty}"
         );
+    }
+
+    #[test]
+    fn series_that_have_steps_of_each_other_are_drawn_for_one_part() {
+        let mut draws = Stream::new(2, "bars").draws();
+        let bars: Vec<f64> = (0..3000).map(|_| draws.uniform_f64()).collect();
+        // Thirty series of 60 steps, the second half of each third one being the first half of the next.
+        let series = (0..30).map(|index: usize| {
+            let from = if index % 3 == 1 { (index - 1) * 100 + 30 } else { index * 100 };
+            let values = bars[from..from + 60].to_vec();
+            Series::regular(format!("s{index}"), from as i64 * 1000 + 5, 1000, values, 1)
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = SeriesSet::new(channels, vec![], series.collect()).unwrap();
+        let mut apart = 0;
+        for seed in 0..20 {
+            let (parts, equal) = parts_drawn(&set, 0.1, 0.2, seed);
+            assert!((0..30).step_by(3).all(|index| parts[index] == parts[index + 1]), "{parts:?}");
+            assert_eq!((equal.overlapping, equal.together), (20, 0));
+            apart += usize::from((0..30).step_by(3).any(|index| parts[index] != parts[index + 2]));
+            let of = |part| parts.iter().filter(|own| **own == part).count();
+            assert!((5..=7).contains(&of(2)) && (2..=4).contains(&of(1)), "{parts:?}");
+        }
+        assert!(apart > 15);
+        let equal = parts_drawn(&set, 0.1, 0.2, 1).1;
+        let [said] = &equal.warnings()[..] else { panic!("{equal:?}") };
+        assert!(said.starts_with("20 series have steps of another one"), "{said}");
+        // At other times, it may be chance or another thing.
+        let mut later = set.series().to_vec();
+        later.iter_mut().enumerate().for_each(|(index, series)| {
+            series.time = series.time.iter().map(|time| time + index as i64).collect();
+        });
+        let later = SeriesSet::new(set.channels().to_vec(), vec![], later).unwrap();
+        assert_eq!(parts_drawn(&later, 0.1, 0.2, 1).1, EqualSeries::default());
     }
 
     #[test]

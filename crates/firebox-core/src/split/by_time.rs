@@ -102,6 +102,29 @@ mod tests {
     }
 
     #[test]
+    fn a_series_that_equals_one_of_other_times_is_told_of() {
+        let mut draws = Stream::new(3, "walk").draws();
+        let walk: Vec<f64> = (0..200).map(|_| draws.normal()).collect();
+        let told = |start: i64| {
+            let series = [("a", 0), ("b", start)];
+            let series =
+                series.map(|(name, from)| Series::regular(name, from, 10, walk.clone(), 1));
+            let channels = vec![Channel::new("x", Role::Other)];
+            let set = Arc::new(SeriesSet::new(channels, vec![], series.to_vec()).unwrap());
+            let parts = split(&set, &rule(10, 1), &SplitRule::time(0.2, 0.2), &Labels::None);
+            parts.unwrap().equal.warnings()
+        };
+        assert!(told(0).is_empty(), "both are on one side of each boundary");
+        let [said] = &told(2000)[..] else { panic!() };
+        assert!(
+            said.starts_with(
+                "1 series equals another one, value for value, at other times, such as `a` and `b`"
+            ),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn no_step_is_shared_and_the_gap_is_kept() {
         let set = set(&[500, 300]);
         let labels = Labels::Forward { horizon: 3, threshold: 1.0 };

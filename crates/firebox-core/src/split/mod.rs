@@ -65,7 +65,7 @@ pub fn split(
         SplitRule::Series { .. } | SplitRule::Given { .. } => None,
     };
     let (parts_of_series, equal) = match *rule {
-        SplitRule::Time { .. } => (Vec::new(), EqualSeries::default()),
+        SplitRule::Time { .. } => (Vec::new(), EqualSeries::at_other_times(set)),
         SplitRule::Series { validation, test, seed } => parts_drawn(set, validation, test, seed),
         SplitRule::Given { validation, seed, equal } => parts_given(set, validation, seed, equal)?,
     };

@@ -206,6 +206,48 @@ fn times_that_contradict_what_is_declared() {
     );
 }
 
+/// A pipe is empty once it was read, and whoever opens one waits.
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_refused() {
+    let files = Files::new();
+    let error = files.error("/dev/null", "format = 'csv'");
+    assert!(error.starts_with("/dev/null is no regular file, but a pipe"), "{error}");
+    let socket = files.path("bars.csv");
+    let _open = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let error = files.error("bars.csv", "");
+    assert!(error.starts_with("bars.csv is no regular file"), "{error}");
+}
+
+#[test]
+fn data_in_a_folder_that_are_not_read_are_told_of() {
+    let files = Files::new();
+    files.write("data/a.csv", bars(30));
+    let told = |path: &str, config: &str| {
+        let warnings = std::sync::Mutex::new(vec![]);
+        let listener = |event: &firebox_core::Event| {
+            if let firebox_core::Event::Warning { message } = event {
+                warnings.lock().unwrap().push(message.clone());
+            }
+        };
+        firebox_data::ingest(&files.config(path, config), &files.cache(), &listener).unwrap();
+        let warnings = warnings.into_inner().unwrap();
+        warnings.into_iter().filter(|said| said.contains("not read")).collect::<Vec<_>>()
+    };
+    files.write("data/README.md", "About them.");
+    files.write("data/pictures/a.png", "PNG");
+    assert_eq!(told("data", ""), [""; 0]);
+    files.write("data/b.csv.gz", "packed");
+    files.write("data/more/c.csv", bars(9));
+    files.write("data/.hidden/c.csv", bars(9));
+    let [said] = &told("data", "")[..] else { panic!() };
+    assert!(said.starts_with("`b.csv.gz`, `more` in "), "{said}");
+    assert!(said.contains("data are not read: unpack such files, or name such folders"), "{said}");
+    // Also where the series are there already, and not of a file that is named.
+    assert_eq!(told("data", "").len(), 1);
+    assert_eq!(told("data/a.csv", ""), [""; 0]);
+}
+
 #[cfg(unix)]
 #[test]
 fn links_and_label_files_in_folders() {

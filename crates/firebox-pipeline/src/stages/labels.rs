@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use firebox_core::{Event, Labels, Split};
+use firebox_core::{Event, Labels, Split, count};
 use firebox_data::{Checks, Format, Ingested};
 use firebox_eval::unlearnt_classes;
 
@@ -33,6 +33,11 @@ impl Run<'_> {
         let names = parts.train.classes();
         refuse_useless(asked, names, &by_part, &ingested.checks, || ways_out(self.config))?;
         self.warn_of_labels(names, &by_part);
+        let windows: usize = all.iter().map(|part| part.len()).sum();
+        let labelled = by_part.iter().map(Vec::len).sum();
+        if let Some(message) = unlabelled(&self.config.labels, [labelled, windows]) {
+            self.listener.on(&Event::Warning { message });
+        }
         Ok(())
     }
 
@@ -61,6 +66,31 @@ impl Run<'_> {
             self.listener.on(&Event::Warning { message });
         }
     }
+}
+
+/// Share of windows without a class, which prices give, from which it is told of. A choice.
+const UNLABELLED: f64 = 0.05;
+
+/// What is to be said where many windows have no class because of their prices: so many are labelled of so many.
+fn unlabelled(labels: &Labels, [labelled, windows]: [usize; 2]) -> Option<String> {
+    let why = match labels {
+        Labels::Forward { .. } => {
+            "the close does not move within them, so that a move after them has no scale; leave such times out, or make windows longer"
+        }
+        Labels::Return { .. } => {
+            "their last close is not above 0, and a return is a share of it; use `labels.forward`, or a channel with the role `return`"
+        }
+        Labels::None | Labels::Last | Labels::Majority { .. } | Labels::Ahead { .. } => {
+            return None;
+        }
+    };
+    let without = windows - labelled;
+    (without as f64 > UNLABELLED * windows as f64).then(|| {
+        format!(
+            "{without} of {} have no class, and no part in what is learnt and measured of classes: {why}",
+            count(windows as u64, "window")
+        )
+    })
 }
 
 /// What may be done about windows of which none has a class, and about those that are all of one: that depends on where
@@ -165,8 +195,20 @@ fn classes_of(names: &[String]) -> String {
 mod tests {
     use firebox_core::Labels;
 
-    use super::{unlearnt, ways_out};
+    use super::{unlabelled, unlearnt, ways_out};
     use crate::PipelineConfig;
+
+    #[test]
+    fn windows_whose_prices_give_no_class_are_told_of() {
+        let forward = Labels::Forward { horizon: 3, threshold: 0.5 };
+        let returned = Labels::Return { horizon: 3, threshold: 0.01 };
+        let said = unlabelled(&forward, [7, 198]).unwrap();
+        assert!(said.starts_with("191 of 198 windows have no class, and no part"), "{said}");
+        assert!(unlabelled(&returned, [940, 1000]).unwrap().contains("is not above 0"));
+        // A few are no matter, and labels of the data may be missing on purpose.
+        assert_eq!(unlabelled(&forward, [950, 1000]), None);
+        assert_eq!(unlabelled(&Labels::Last, [7, 198]), None);
+    }
 
     #[test]
     fn a_way_out_is_one_that_the_data_take() {

@@ -50,6 +50,8 @@ impl Run<'_> {
     pub(crate) fn ingest(&self, remade: &mut usize) -> Result<(Ingested, Hold), PipelineError> {
         let config = self.config;
         let series = self.keys.series;
+        // From before they are there: whoever prunes meanwhile must leave what was just made.
+        let hold = Store::open(&config.run.cache)?.hold(firebox_cache::SERIES, series)?;
         let ingested = self.stage("ingest", Some(series), remade, || {
             let data = local(&config.data, &config.run, self.stop, self.listener)?;
             let cache = &config.run.cache;
@@ -64,7 +66,6 @@ impl Run<'_> {
             let reused = ingested.reused;
             Ok((ingested, reused, detail))
         })?;
-        let hold = Store::open(&config.run.cache)?.hold(firebox_cache::SERIES, series)?;
         Ok((ingested, hold))
     }
 

@@ -73,7 +73,8 @@ impl Optimizer {
             Self::Sgd(_) => ["optimizer.sgd.learning_rate", "optimizer.sgd.weight_decay"],
         };
         let (positive, not_negative) = ("above 0 and finite", "0 or more and finite");
-        check(keys[0], self.learning_rate(), |v| v > 0.0 && v.is_finite(), positive)?;
+        // Weights are f32, and so is the rate that they are moved by.
+        check(keys[0], self.learning_rate(), |v| v as f32 > 0.0 && v.is_finite(), positive)?;
         check(keys[1], self.weight_decay(), |v| v >= 0.0 && v.is_finite(), not_negative)?;
         let (share, below) = (|v| (0.0..1.0).contains(&v), "at least 0 and below 1");
         match self {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use burn::module::Module;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
-use firebox_core::{Event, Listener, new_thread};
+use firebox_core::{Event, Listener, new_thread, quoted};
 use firebox_loader::TrainLoader;
 
 use super::Session;
@@ -91,8 +91,31 @@ impl<M: Module> Session<'_, M> {
         self.run.listener.on(&Event::Warning { message });
     }
 
+    /// Says what of the learning rates comes to nothing in a run of this length.
+    pub(super) fn tell_schedule(&self, run: Progress) {
+        self.tell_warmup(run);
+        let peak = self.config.learning_rate();
+        if let Some((key, minimum)) = self.config.schedule.minimum().filter(|(_, own)| *own > peak)
+        {
+            let message = format!(
+                "`train.schedule.{key}.minimum` is {minimum:.3e}, above the optimizer's learning rate of {peak:.3e}, which does not fall then: lower it"
+            );
+            self.run.listener.on(&Event::Warning { message });
+        }
+        let epochs = run.total.div_ceil(run.per_epoch.max(1));
+        for group in &self.config.groups {
+            let Some(epoch) = group.unfreeze_at.filter(|epoch| *epoch > epochs) else { continue };
+            let message = format!(
+                "`train.groups.unfreeze_at` is {epoch} for {}, and the run of {} steps ends in epoch {epochs}: what is called so is never trained",
+                quoted(&group.parameters, 4),
+                run.total
+            );
+            self.run.listener.on(&Event::Warning { message });
+        }
+    }
+
     /// Says that the learning rate never gets to where it is to rise.
-    pub(super) fn tell_warmup(&self, run: Progress) {
+    fn tell_warmup(&self, run: Progress) {
         let (steps, total) = (self.config.schedule.warmup_steps(run), run.total);
         if steps <= total || total == 0 {
             return;

@@ -1,0 +1,88 @@
+//! Readers of tables that panic: on types of columns that they do not know, and on some damaged files. What they say becomes
+//! an error with the file's name.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::DataError;
+use crate::input::Input;
+
+/// Readers that are being guarded.
+static GUARDED: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts a reader as long as it lives.
+struct Guarding;
+
+impl Guarding {
+    fn new() -> Self {
+        GUARDED.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Guarding {
+    fn drop(&mut self) {
+        GUARDED.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Lets the panics of readers be told once, by the error that becomes of them, and not by the panic's own message, too: for
+/// programs. All other panics are told as before.
+pub fn quiet_readers() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |panic| {
+            let is_readers = panic.location().is_some_and(|place| place.file().contains("polars"));
+            if !(is_readers && GUARDED.load(Ordering::SeqCst) > 0) {
+                before(panic);
+            }
+        }));
+    });
+}
+
+/// Reads something of a file; an error if whoever reads it panics.
+pub(crate) fn guarded<T>(input: &Input, read: impl FnOnce() -> T) -> Result<T, DataError> {
+    let _guarding = Guarding::new();
+    // What was half done is not looked at again: the error ends the reading.
+    catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
+        let problem = format!(
+            "its reader gave up ({}): a column of a type that it does not know, used or not, such as run-end-encoded values, \
+             unions or views of lists, or damage; write the file anew without such columns",
+            said(panic.as_ref())
+        );
+        DataError::malformed(&input.path, input.format, problem)
+    })
+}
+
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::Origin;
+
+    use super::*;
+    use crate::Format;
+
+    #[test]
+    fn a_panic_is_an_error_with_the_name_of_the_file() {
+        let input =
+            Input { path: "a.parquet".into(), format: Format::Parquet, origin: Origin::Train };
+        assert_eq!(guarded(&input, || 7).unwrap(), 7);
+        let none: Option<u8> = std::hint::black_box(None);
+        for read in [|| panic!("not yet"), || panic!("not {}", "yet")] {
+            let said = guarded(&input, read).unwrap_err().to_string();
+            let expected = "a.parquet is not a valid parquet file: its reader gave up (not yet): ";
+            assert!(said.starts_with(expected), "{said}");
+        }
+        // One of another thread that is waited for.
+        let other = || rayon::join(|| none.expect("a byte"), || 1);
+        assert!(guarded(&input, other).unwrap_err().to_string().contains("(a byte)"));
+        assert_eq!(GUARDED.load(Ordering::SeqCst), 0);
+    }
+}
