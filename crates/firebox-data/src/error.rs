@@ -438,7 +438,7 @@ pub enum DataError {
         steps: usize,
     },
     /// Files that differ in their channels.
-    #[error("{} has {found}, but {} has {expected}: all files must have the same channels, in the same order unless `data.columns.channels` names them", path.display(), first.display())]
+    #[error("{} has {found}, but {} has {expected}: all files must have the same channels", path.display(), first.display())]
     Channels {
         /// The file.
         path: PathBuf,

@@ -237,6 +237,7 @@ impl Gathered {
             self.raw = other;
             return series.into_iter().try_for_each(|series| self.put((series, zone), named, 0));
         }
+        other.order_as(&self.raw.channels);
         self.check_alike(&other)?;
         let map = merge_classes(&mut self.raw.classes, &other.classes);
         self.raw.by = self.raw.by.take().or(other.by);
@@ -371,6 +372,22 @@ fn one_name(name: String, of_column: &RawSeries, of_file: &RawSeries) -> DataErr
 }
 
 impl Raw {
+    /// Puts the channels in this order, if they are these.
+    fn order_as(&mut self, channels: &[Channel]) {
+        if self.channels == channels || self.channels.len() != channels.len() {
+            return;
+        }
+        let place = |channel: &Channel| self.channels.iter().position(|own| own == channel);
+        let Some(places) = channels.iter().map(place).collect::<Option<Vec<usize>>>() else {
+            return;
+        };
+        for series in &mut self.series {
+            series.columns =
+                places.iter().map(|place| std::mem::take(&mut series.columns[*place])).collect();
+        }
+        self.channels = channels.to_vec();
+    }
+
     /// The file of the first series.
     fn first_file(&self) -> PathBuf {
         self.series.first().map(|series| series.place(0).0.to_path_buf()).unwrap_or_default()

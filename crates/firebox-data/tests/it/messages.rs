@@ -220,6 +220,24 @@ fn what_is_no_regular_file_is_refused() {
 }
 
 #[test]
+fn files_of_the_same_channels_in_another_order_are_read_by_their_names() {
+    let files = Files::new();
+    let rows = |names: &str, values: fn(i64) -> [i64; 2], days: std::ops::Range<i64>| -> String {
+        let row = |day: i64| format!("2024-01-{day:02},{},{}\n", values(day)[0], values(day)[1]);
+        format!("time,{names}\n") + &days.map(row).collect::<String>()
+    };
+    files.write("order/a.csv", rows("x,y", |day| [day, 100 + day % 7], 1..15));
+    files.write("order/b.csv", rows("y,x", |day| [100 + day % 7, day], 1..15));
+    let data = files.ingest("order", "").unwrap();
+    let [a, b] = data.set.series() else { panic!() };
+    assert_eq!(a.values.part(0..28), b.values.part(0..28));
+    assert_eq!(a.values.at(1), 101.0);
+    files.write("order/b.csv", rows("y,z", |day| [100 + day % 7, day], 1..15));
+    let error = files.error("order", "");
+    assert!(error.contains("has 2 channels (y, z), but"), "{error}");
+}
+
+#[test]
 fn data_in_a_folder_that_are_not_read_are_told_of() {
     let files = Files::new();
     files.write("data/a.csv", bars(30));
