@@ -228,8 +228,8 @@ pub fn shared_stretches(trained: &Steps<'_>, tested: &Steps<'_>) -> Vec<SharedSt
     found
 }
 
-/// Steps of a set in which stretches that two series share are looked for, at most: what is known of blocks takes ten bytes
-/// for each. A choice.
+/// Steps of a set in which stretches that two series share are looked for, at most: what is known of blocks takes a
+/// dozen bytes for each. A choice.
 const MOST_WITHIN: usize = 1 << 25;
 
 /// Pairs of these series that have a stretch of steps in common, as [`shared_stretches`] finds them. Not every pair where

@@ -221,7 +221,7 @@ impl Reading<'_> {
     fn local(&self, name: &str, times: &mut [i64]) -> Result<(), DataError> {
         self.zone.to_utc(times).map_err(|(row, _)| {
             let value = crate::time::format(times[row]).trim_end_matches('Z').to_owned();
-            let problem = "does not exist in that zone: clocks were put forward over it; check `data.columns.time_zone`";
+            let problem = "does not exist in that zone: clocks were put forward over it; check `data.columns.time_zone`, and leave it out for days, which have no hour";
             self.bad_time(row, name, &value, problem.to_owned())
         })
     }

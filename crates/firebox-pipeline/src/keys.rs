@@ -39,6 +39,12 @@ impl Keys {
         if config.data.test.is_some() && !keeps {
             windows = windows.field("steps", "refused");
         }
+        // Of a training set that is given, validation is drawn.
+        let of_given = match config.split {
+            Some(SplitRule::Given { validation, .. }) => validation > 0.0,
+            Some(_) => false,
+            None => config.data.test.is_some(),
+        };
         // What does not move stays, which a threshold of 0 once said falls.
         if let Labels::Forward { threshold, .. } | Labels::Return { threshold, .. } = config.labels
             && threshold == 0.0
@@ -46,7 +52,7 @@ impl Keys {
             windows = windows.field("unmoved", "stays");
         }
         // Series that have steps of each other were once drawn for several parts.
-        if matches!(config.split, Some(SplitRule::Series { .. })) {
+        if of_given || matches!(config.split, Some(SplitRule::Series { .. })) {
             windows = windows.field("steps", "together");
         }
         let windows = windows.finish();

@@ -121,6 +121,10 @@ impl Remote<'_> {
         let mut files: Vec<_> = files.filter(|file| !is_note(file)).collect();
         files.sort();
         match files.is_empty() {
+            true if !listed.common_prefixes.is_empty() => {
+                let problem = "there are folders alone in it, which are not searched: name one of them, with a / at its end";
+                Err(RemoteError::Url { url: url.clone(), problem })
+            }
             true => Err(RemoteError::NotFound { url: url.clone() }),
             false => Ok(files),
         }

@@ -711,6 +711,8 @@ fn s3_is_fetched_from_a_local_server() {
         assert!(gone.to_string().contains("deep/more.csv` has no whole copy"), "{gone}");
         let never = fetch("s3://bars/", cache, &offline, &Silent).unwrap_err();
         assert!(matches!(never, RemoteError::NoCopy { .. }), "{never:?}");
+        let above = fetch("s3://bars/", cache, &config(), &Silent).unwrap_err();
+        assert!(above.to_string().contains("there are folders alone in it"), "{above}");
         let missing = get("s3://bars/none.csv", cache).unwrap_err();
         assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
         let missing = get("s3://nobody/none.csv", cache).unwrap_err();

@@ -52,14 +52,24 @@ pub(super) fn parts_given(
     let all = units(&firsts, &used);
     let (contradicting, contradiction) =
         EqualSeries::contradicting(set, all.iter().map(Vec::as_slice));
-    let units = units(&firsts, &train);
     // Where nothing is drawn, nothing is drawn together.
-    let drawn = match validation > 0.0 {
-        true => EqualSeries::drawn(set, &units),
-        false => EqualSeries::default(),
+    let mut pairs = Vec::new();
+    let mut drawn = EqualSeries::default();
+    if validation > 0.0 {
+        pairs = with_steps_of_each_other(set, &train);
+        drawn = EqualSeries::drawn(set, &units(&firsts, &train)).overlapping(set, &firsts, &pairs);
+    }
+    let units = units(&joined(&firsts, &pairs), &train);
+    let EqualSeries { together, drawn, overlapping, overlap, .. } = drawn;
+    let equal = EqualSeries {
+        together,
+        drawn,
+        overlapping,
+        overlap,
+        contradicting,
+        contradiction,
+        ..tested
     };
-    let EqualSeries { together, drawn, .. } = drawn;
-    let equal = EqualSeries { together, drawn, contradicting, contradiction, ..tested };
     draw(set, units, &[(1, validation)], Stream::new(seed, "validation split"), &mut parts);
     Ok((parts, equal))
 }
@@ -428,6 +438,19 @@ mod tests {
             assert!((5..=7).contains(&of(2)) && (2..=4).contains(&of(1)), "{parts:?}");
         }
         assert!(apart > 15);
+        // So they are for the validation of a training set that is given.
+        let mut given = set.series().to_vec();
+        for (index, series) in given.iter_mut().enumerate() {
+            series.origin = if index < 27 { Origin::Train } else { Origin::Test };
+        }
+        let given = SeriesSet::new(set.channels().to_vec(), vec![], given).unwrap();
+        for seed in 0..20 {
+            let (parts, equal) = parts_given(&given, 0.3, seed, EqualPolicy::Error).unwrap();
+            assert!((0..27).step_by(3).all(|index| parts[index] == parts[index + 1]), "{parts:?}");
+            assert_eq!((equal.overlapping, equal.within), (18, 0));
+            assert!((6..=10).contains(&parts.iter().filter(|own| **own == 1).count()));
+        }
+        assert_eq!(parts_given(&given, 0.0, 1, EqualPolicy::Error).unwrap().1.overlapping, 0);
         let equal = parts_drawn(&set, 0.1, 0.2, 1).1;
         let [said] = &equal.warnings()[..] else { panic!("{equal:?}") };
         assert!(said.starts_with("20 series have steps of another one"), "{said}");

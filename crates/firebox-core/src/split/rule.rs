@@ -148,7 +148,7 @@ pub(super) fn way_out(rule: &SplitRule) -> &'static str {
             "give it a larger share in [split.time], set a smaller `gap` there, or make windows shorter; for samples without a clock, split them by [split.series], or by [split.given] with `data.test`"
         }
         SplitRule::Series { .. } => {
-            "give it a larger share in [split.series], or more series; each class keeps at least one series for training, and equal series stay in one part"
+            "give it a larger share in [split.series], or more series; each class keeps at least one series for training, and series that are equal or have steps of each other stay in one part"
         }
         SplitRule::Given { .. } => {
             "give it a larger share in [split.given], or more series; each class keeps at least one series for training, and equal series stay in one part"

@@ -289,7 +289,7 @@ fn times() {
     assert_snapshot!(csv("time,x\n1704153600,1\nsoon,2\n", "columns = { time_unit = 's' }"), @"a.csv, row 2, column `time`: `soon` is no number of seconds since 1970");
     assert_snapshot!(csv("time,x\n999999999999999999,1\n1,2\n", "columns = { time_unit = 's' }"), @"a.csv, row 1, column `time`: `999999999999999999` is no number of seconds since 1970");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n", "columns = { time_zone = 'Europe/Zurih' }"), @"`Europe/Zurih` is no time zone (did you mean `Europe/Zurich`?): `data.columns.time_zone` takes IANA names such as `Europe/Zurich`");
-    assert_snapshot!(csv("time,x\n2024-03-31 01:59,1\n2024-03-31 02:30,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"a.csv, row 2, column `time`: `2024-03-31T02:30:00` does not exist in that zone: clocks were put forward over it; check `data.columns.time_zone`");
+    assert_snapshot!(csv("time,x\n2024-03-31 01:59,1\n2024-03-31 02:30,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"a.csv, row 2, column `time`: `2024-03-31T02:30:00` does not exist in that zone: clocks were put forward over it; check `data.columns.time_zone`, and leave it out for days, which have no hour");
     assert_snapshot!(csv("time,x\n2024-03-30 01:59,1\n2024-03-30 02:30Z,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"a.csv, row 2, column `time`: `2024-03-30 02:30Z` has a zone, but other rows have none: write all of them alike");
     let mut frame = DataFrame::new(
         2,
