@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::split::{all_windows, moment, places};
+use crate::split::{Moments, all_windows, places};
 use crate::{Labels, Series, SeriesSet, Split, SplitError, Window, WindowList, WindowRule};
 
 /// How time is divided into folds.
@@ -90,7 +90,8 @@ pub fn walk_forward(
     let all = all_windows(set, windows, labels)?;
     let horizon = labels.horizon();
     let embargo = rule.embargo.unwrap_or(windows.length + horizon);
-    let moment = |share: f64| moment(set, share);
+    let moments = Moments::of(set);
+    let moment = |share: f64| moments.at(share);
     let blocks = (folds + 1) as f64;
     (1..=folds)
         .map(|fold| {

@@ -217,7 +217,7 @@ impl Windows {
         mut windows: WindowList,
         classes: Arc<[String]>,
     ) -> Self {
-        windows.shrink();
+        windows.shrink_to_fit();
         Self { set, windows, classes }
     }
 

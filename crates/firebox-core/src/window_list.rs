@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::Window;
 
-/// Windows in an order, held in a few bytes each at most: those that begin one stride after the other are held as one run,
-/// and labels, where there are any, in a byte each up to 255 classes.
+/// Windows in an order. Those that begin one stride after the other are held as one run of a few bytes, and labels, where
+/// there are any, in a byte each up to 255 classes.
 #[derive(Clone, Debug, Default)]
 pub struct WindowList {
     runs: Vec<Run>,
@@ -117,11 +117,6 @@ impl WindowList {
         self.longest as usize
     }
 
-    /// Whether any window has a label.
-    pub fn has_labels(&self) -> bool {
-        !matches!(self.labels, Labels::None)
-    }
-
     /// The window at a place, if there is one.
     pub fn get(&self, index: usize) -> Option<Window> {
         (index < self.len).then(|| {
@@ -176,7 +171,7 @@ impl WindowList {
     }
 
     /// Gives back memory that was kept for more windows.
-    pub(crate) fn shrink(&mut self) {
+    pub fn shrink_to_fit(&mut self) {
         self.runs.shrink_to_fit();
         self.marks.shrink_to_fit();
         match &mut self.labels {
@@ -191,7 +186,7 @@ impl FromIterator<Window> for WindowList {
     fn from_iter<I: IntoIterator<Item = Window>>(windows: I) -> Self {
         let mut list = Self::default();
         list.extend(windows);
-        list.shrink();
+        list.shrink_to_fit();
         list
     }
 }
@@ -300,7 +295,6 @@ mod tests {
                     list.longest(),
                     all.iter().map(|w| w.length).max().unwrap_or(0) as usize
                 );
-                assert_eq!(list.has_labels(), all.iter().any(|window| window.label.is_some()));
             }
         }
     }

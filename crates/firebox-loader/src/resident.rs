@@ -337,6 +337,7 @@ fn read_all(
         }
         take(&mut values, rows.len(), width);
     }
+    samples.shrink_to_fit();
     let classes = source.classes().to_vec();
     Ok(About { samples, classes, shape: [time, channel], shares: false })
 }

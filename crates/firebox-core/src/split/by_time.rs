@@ -7,33 +7,64 @@ use crate::{Series, SeriesSet, Window};
 /// The first moment of validation and the first of the test, so that each part holds its share of
 /// all steps.
 pub(super) fn boundaries(set: &SeriesSet, validation: f64, test: f64) -> [i64; 2] {
-    [moment(set, 1.0 - validation - test), moment(set, 1.0 - test)]
+    let moments = Moments::of(set);
+    [moments.at(1.0 - validation - test), moments.at(1.0 - test)]
 }
 
-/// The first moment behind a share of all steps of all series, in the order of time. It is looked for between the first and
-/// the last: a copy of all times would be as large as a channel.
-pub(crate) fn moment(set: &SeriesSet, share: f64) -> i64 {
-    let index = (share * set.steps() as f64).round() as usize;
-    if index >= set.steps() {
-        return i64::MAX;
+/// Steps whose times are sorted for it: 128 MiB. A choice.
+const SORTED: usize = 1 << 24;
+
+/// The times of all steps of all series, in their order. Of many steps they are looked for between the first and the last: a
+/// copy of all times would be as large as a channel.
+pub(crate) struct Moments<'a> {
+    set: &'a SeriesSet,
+    steps: usize,
+    sorted: Option<Vec<i64>>,
+}
+
+impl<'a> Moments<'a> {
+    pub(crate) fn of(set: &'a SeriesSet) -> Self {
+        let steps = set.steps();
+        let sorted = (steps <= SORTED).then(|| {
+            let all = set.series().iter().flat_map(|series| &series.time);
+            let mut times: Vec<i64> = all.copied().collect();
+            times.sort_unstable();
+            times
+        });
+        Self { set, steps, sorted }
     }
-    let until = |moment: i64| -> usize {
-        let steps = |series: &Series| series.time.partition_point(|time| *time <= moment);
-        set.series().par_iter().map(steps).sum()
-    };
-    let ends = |end: fn(&Series) -> Option<&i64>| set.series().iter().filter_map(end).copied();
-    let first = ends(|series| series.time.first()).min().unwrap_or(0);
-    let last = ends(|series| series.time.last()).max().unwrap_or(0);
-    let (mut from, mut to) = (i128::from(first), i128::from(last));
-    while from < to {
-        let middle = (from + to).div_euclid(2);
-        if until(middle as i64) > index {
-            to = middle;
-        } else {
-            from = middle + 1;
+
+    /// The first moment behind a share of all steps.
+    pub(crate) fn at(&self, share: f64) -> i64 {
+        let index = (share * self.steps as f64).round() as usize;
+        match &self.sorted {
+            _ if index >= self.steps => i64::MAX,
+            Some(times) => times[index],
+            None => self.sought(index),
         }
     }
-    from as i64
+
+    /// The smallest moment with more steps than `index` until then, by halving.
+    fn sought(&self, index: usize) -> i64 {
+        let all = self.set.series();
+        let until = |moment: i64| -> usize {
+            let steps = |series: &Series| series.time.partition_point(|time| *time <= moment);
+            all.par_iter().map(steps).sum()
+        };
+        let ends = |end: fn(&Series) -> Option<&i64>| all.iter().filter_map(end).copied();
+        let first = ends(|series| series.time.first()).min().unwrap_or(0);
+        let last = ends(|series| series.time.last()).max().unwrap_or(0);
+        let (mut from, mut to) = (i128::from(first), i128::from(last));
+        while from < to {
+            let middle = (from + to).div_euclid(2);
+            if until(middle as i64) > index {
+                to = middle;
+            } else {
+                from = middle + 1;
+            }
+        }
+        from as i64
+    }
 }
 
 /// The first step of a series at or after each moment.
@@ -73,7 +104,7 @@ mod tests {
     use crate::{Channel, Labels, Role, SplitRule, Stream, split};
 
     #[test]
-    fn a_moment_is_the_one_that_sorting_all_times_finds() {
+    fn a_moment_that_is_looked_for_is_the_one_that_sorting_finds() {
         let mut draws = Stream::new(5, "moments").draws();
         for case in 0..300 {
             // Times of both signs, near and far, some of them in several series.
@@ -93,10 +124,13 @@ mod tests {
             let set = Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap());
             let mut sorted: Vec<i64> = set.series().iter().flat_map(|s| s.time.to_vec()).collect();
             sorted.sort_unstable();
+            let own = Moments::of(&set);
+            let sought = Moments { set: &set, steps: own.steps, sorted: None };
             for share in [0.0, 0.1, 0.5, draws.uniform_f64(), 0.99, 1.0] {
                 let index = (share * sorted.len() as f64).round() as usize;
                 let expected = sorted.get(index).copied().unwrap_or(i64::MAX);
-                assert_eq!(moment(&set, share), expected, "{share} of {sorted:?}");
+                assert_eq!(own.at(share), expected, "{share} of {sorted:?}");
+                assert_eq!(sought.at(share), expected, "{share} of {sorted:?}");
             }
         }
     }

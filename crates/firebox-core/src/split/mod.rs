@@ -9,7 +9,7 @@ mod rule;
 
 use std::sync::Arc;
 
-pub(crate) use by_time::{moment, places};
+pub(crate) use by_time::{Moments, places};
 pub(crate) use cut::all_windows;
 pub use cut::unseen;
 pub use error::SplitError;

@@ -94,7 +94,10 @@ pub(super) fn measure(
     // Of several series the windows of one time stand side by side.
     let start = |window: Window| set.series()[window.series as usize].time[window.start as usize];
     let mut order: Vec<usize> = (0..test.len()).collect();
-    order.sort_by_key(|at| (start(test.windows().at(*at)), test.windows().at(*at).series));
+    order.sort_by_cached_key(|at| {
+        let window = test.windows().at(*at);
+        (start(window), window.series)
+    });
     let windows: WindowList = order.iter().map(|at| test.windows().at(*at)).collect();
     let outputs = rule.outputs();
     let sorted = |values: &[f64]| -> Vec<f64> {
