@@ -107,6 +107,13 @@ pub(crate) fn write_flushed(path: &Path, content: &[u8]) -> Result<(), CacheErro
     file.sync_all().map_err(CacheError::io("flush to disk", path))
 }
 
+/// The same of a file that is there whole, as it was or as it is to be, at any moment.
+pub(crate) fn replace_flushed(path: &Path, content: &[u8]) -> Result<(), CacheError> {
+    let part = path.with_extension("json.part");
+    write_flushed(&part, content)?;
+    fs::rename(&part, path).map_err(CacheError::io("rename into place", path))
+}
+
 /// Waits until the names in a folder are on the disk. Only Unix lets a folder be flushed.
 pub(crate) fn flush_folder(path: &Path) -> Result<(), CacheError> {
     if cfg!(unix) {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::element::{self, Element, Lost, Values, name};
 use crate::error::{CacheError, Damage};
-use crate::files::{FileRecord, check_file, flush_folder, write_flushed};
+use crate::files::{FileRecord, check_file, flush_folder, replace_flushed, write_flushed};
 use crate::lock;
 use crate::manifest;
 use crate::mapped::Mapped;
@@ -183,57 +183,41 @@ impl Samples {
         E: From<CacheError> + Send,
     {
         fs::create_dir_all(folder).map_err(CacheError::io("create the folder", folder))?;
-        let _making = lock::exclusive(&folder.join(".lock"), &AtomicBool::new(false), || {
+        let _lock = lock::exclusive(&folder.join(".lock"), &AtomicBool::new(false), || {
             let message = format!("waiting for another program that writes {}", folder.display());
             listener.on(&Event::Warning { message });
         })?;
         refuse_other(folder, spec)?;
-        let layout = spec.layout();
-        let (per_shard, count) = (spec.per_shard(&layout), spec.samples.len());
-        let format = if layout.is_packed { PACKED } else { PADDED };
-        let begun = Begun { key: spec.key, format, per_shard };
-        let shards: Vec<Range<usize>> = (0..count)
-            .step_by(per_shard)
-            .map(|start| start..(start + per_shard).min(count))
-            .collect();
-        check_room(folder, spec, &layout, shards.len())?;
-        let (done, lost) = (Mutex::new(0_u64), Lost::default());
+        let making = Making::begin(folder, spec)?;
+        let (ranges, done) = (making.ranges(), Mutex::new(0_u64));
+        let total = spec.samples.len() as u64;
         let make = |(index, range): (usize, &Range<usize>)| -> Result<FileRecord, E> {
-            let kept = receipt(folder, index, &begun);
-            let file = match kept {
+            let file = match making.receipt(index) {
                 Some(file) => file,
-                None => write_shard(
-                    folder,
-                    index,
-                    range.clone(),
-                    (&layout, spec),
-                    &begun,
-                    &lost,
-                    &read,
-                )?,
+                None => making.write(index, range.clone(), &read)?,
             };
             let (stage, unit) = ("convert".to_owned(), "samples".to_owned());
             let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
             *done += range.len() as u64;
             // Within the lock, so that no listener hears of less than before.
-            listener.on(&Event::Progress { stage, done: *done, total: count as u64, unit });
+            listener.on(&Event::Progress { stage, done: *done, total, unit });
             Ok(file)
         };
-        let files = shards.par_iter().enumerate().map(|(i, range)| make((i, range)));
+        let files = ranges.par_iter().enumerate().map(|(i, range)| make((i, range)));
         let files = files.collect::<Result<Vec<_>, E>>()?;
         let way_out =
             "multiply the arrays by a constant, or store them as f32 or bf16 (`--storage`)";
-        if let Some(message) = lost.warning(way_out) {
+        if let Some(message) = making.lost.warning(way_out) {
             listener.on(&Event::Warning { message });
         }
         let mut manifest = Manifest {
-            format: format.to_owned(),
+            format: making.format().to_owned(),
             key: spec.key,
             shape: spec.shape,
             storage: spec.storage,
             classes: spec.classes.clone(),
-            records: count,
-            records_per_shard: per_shard,
+            records: spec.samples.len(),
+            records_per_shard: making.per_shard,
             names: spec.names.clone(),
             files,
             checksum: String::new(),
@@ -242,9 +226,7 @@ impl Samples {
         let json = |e: serde_json::Error| CacheError::io("write", &path)(e.into());
         manifest.checksum = manifest.own_checksum().map_err(json)?;
         let text = serde_json::to_vec_pretty(&manifest).map_err(json)?;
-        let unfinished = path.with_extension("json.part");
-        write_flushed(&unfinished, &text)?;
-        fs::rename(&unfinished, &path).map_err(CacheError::io("rename into place", &path))?;
+        replace_flushed(&path, &text)?;
         for index in 0..manifest.files.len() {
             // They have done their work; one that stays does no harm.
             let _ = fs::remove_file(receipt_path(folder, index));
@@ -428,9 +410,7 @@ fn refuse_other(folder: &Path, spec: &SampleSpec) -> Result<(), CacheError> {
     let text = serde_json::to_vec(&beginning)
         .map_err(|error| CacheError::io("write", &begun)(error.into()))?;
     // Not a moment without one: the folder would be of somebody else.
-    let part = begun.with_extension("json.part");
-    write_flushed(&part, &text)?;
-    fs::rename(&part, &begun).map_err(CacheError::io("rename into place", &begun))
+    replace_flushed(&begun, &text)
 }
 
 fn shard_name(index: usize) -> String {
@@ -441,128 +421,146 @@ fn receipt_path(folder: &Path, index: usize) -> PathBuf {
     folder.join(format!("shard-{index:05}.json"))
 }
 
-/// What shards that are there must have been made as, to be gone on with.
-struct Begun {
-    key: Key,
-    format: &'static str,
+/// The making of a folder's shards.
+struct Making<'a> {
+    folder: &'a Path,
+    spec: &'a SampleSpec,
+    layout: Layout,
     per_shard: usize,
+    /// Bytes of the values of all samples.
+    bytes: u64,
+    /// What says that all shards were made, of a folder that is made again because some are damaged.
+    finished: Option<Manifest>,
+    lost: Lost,
 }
 
-impl Begun {
-    fn is(&self, key: Key, format: &str, per_shard: usize) -> bool {
-        (self.key, self.format, self.per_shard) == (key, format, per_shard)
-    }
-}
-
-/// Refuses samples that the disk has no room for, those that are there already among them.
-fn check_room(
-    folder: &Path,
-    spec: &SampleSpec,
-    layout: &Layout,
-    shards: usize,
-) -> Result<(), CacheError> {
-    let samples = spec.samples.len();
-    let bytes = spec.bytes(layout, 0..samples);
-    let size = |index| fs::metadata(folder.join(shard_name(index))).map_or(0, |file| file.len());
-    let there: u64 = (0..shards).map(size).sum();
-    match room::free(folder) {
-        Some(free) if free.saturating_add(there) < bytes => {
-            Err(CacheError::NoRoomForSamples { path: folder.to_owned(), samples, bytes, free })
+impl<'a> Making<'a> {
+    /// Refuses samples that the disk has no room for, beside those that are there already.
+    fn begin(folder: &'a Path, spec: &'a SampleSpec) -> Result<Self, CacheError> {
+        let layout = spec.layout();
+        let (samples, per_shard) = (spec.samples.len(), spec.per_shard(&layout));
+        let bytes = spec.bytes(&layout, 0..samples);
+        let (finished, lost) = (None, Lost::default());
+        let mut making = Self { folder, spec, layout, per_shard, bytes, finished, lost };
+        let is_own = |own: &Manifest| making.goes_on(own.key, &own.format, own.records_per_shard);
+        making.finished = Manifest::read(folder).ok().filter(is_own);
+        let size = |index| fs::metadata(making.shard(index)).map_or(0, |file| file.len());
+        let there: u64 = (0..samples.div_ceil(per_shard)).map(size).sum();
+        match room::free(folder) {
+            Some(free) if free.saturating_add(there) < bytes => {
+                Err(CacheError::NoRoomForSamples { path: folder.to_owned(), samples, bytes, free })
+            }
+            _ => Ok(making),
         }
-        _ => Ok(()),
     }
-}
 
-/// A shard that an earlier run has finished, if it is whole.
-fn receipt(folder: &Path, index: usize, begun: &Begun) -> Option<FileRecord> {
-    let is_it = |own: &Manifest| begun.is(own.key, &own.format, own.records_per_shard);
-    let file = match Manifest::read(folder).ok().filter(is_it) {
-        Some(manifest) => manifest.files.get(index)?.clone(),
-        None => {
-            let text = fs::read(receipt_path(folder, index)).ok()?;
-            let own: Receipt = serde_json::from_slice(&text).ok()?;
-            begun.is(own.key, &own.format, own.records_per_shard).then_some(own.file)?
+    fn format(&self) -> &'static str {
+        if self.layout.is_packed { PACKED } else { PADDED }
+    }
+
+    /// Whether shards that were made under a key, in a format and of so many samples are these.
+    fn goes_on(&self, key: Key, format: &str, per_shard: usize) -> bool {
+        (self.spec.key, self.format(), self.per_shard) == (key, format, per_shard)
+    }
+
+    /// The samples of each shard.
+    fn ranges(&self) -> Vec<Range<usize>> {
+        let count = self.spec.samples.len();
+        let starts = (0..count).step_by(self.per_shard);
+        starts.map(|start| start..(start + self.per_shard).min(count)).collect()
+    }
+
+    fn shard(&self, index: usize) -> PathBuf {
+        self.folder.join(shard_name(index))
+    }
+
+    /// A shard that an earlier run has finished, if it is whole.
+    fn receipt(&self, index: usize) -> Option<FileRecord> {
+        let file = match &self.finished {
+            Some(manifest) => manifest.files.get(index)?.clone(),
+            None => {
+                let text = fs::read(receipt_path(self.folder, index)).ok()?;
+                let own: Receipt = serde_json::from_slice(&text).ok()?;
+                self.goes_on(own.key, &own.format, own.records_per_shard).then_some(own.file)?
+            }
+        };
+        let fits = file.name == shard_name(index) && check_file(self.folder, &file, true).is_ok();
+        fits.then_some(file)
+    }
+
+    fn write<E: From<CacheError>>(
+        &self,
+        index: usize,
+        range: Range<usize>,
+        read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
+    ) -> Result<FileRecord, E> {
+        let values = match self.spec.storage {
+            Storage::F32 => self.values::<f32, E>(range.clone(), read),
+            Storage::F16 => self.values::<f16, E>(range.clone(), read),
+            Storage::Bf16 => self.values::<u16, E>(range.clone(), read),
+        }?;
+        let mut columns = Columns::default();
+        for sample in range {
+            let (length, label) = self.spec.samples[sample];
+            columns.length.push(length);
+            columns.label.push(label);
+            columns.window.push(sample as u32);
+            columns.version.push(0);
         }
-    };
-    let fits = file.name == shard_name(index) && check_file(folder, &file, true).is_ok();
-    fits.then_some(file)
-}
+        let (name, path) = (shard_name(index), self.shard(index));
+        let part = self.folder.join(format!("{name}.part"));
+        let encode = |source| CacheError::Encode { path: path.clone(), source };
+        let batch = self.layout.batch(values, columns).map_err(encode)?;
+        let written = shard::write(&part, &batch);
+        if written.is_err() {
+            // A full disk is not made fuller by what is of no use.
+            let _ = fs::remove_file(&part);
+        }
+        let file = FileRecord { name, ..written.map_err(|error| error.of_all(self.bytes))? };
+        fs::rename(&part, &path).map_err(CacheError::io("rename into place", &path))?;
+        let receipt = Receipt {
+            key: self.spec.key,
+            file: file.clone(),
+            format: self.format().to_owned(),
+            records_per_shard: self.per_shard,
+        };
+        let to = receipt_path(self.folder, index);
+        let text =
+            serde_json::to_vec(&receipt).map_err(|e| CacheError::io("write", &to)(e.into()))?;
+        write_flushed(&to, &text)?;
+        Ok(file)
+    }
 
-fn write_shard<E: From<CacheError>>(
-    folder: &Path,
-    index: usize,
-    range: Range<usize>,
-    (layout, spec): (&Layout, &SampleSpec),
-    begun: &Begun,
-    lost: &Lost,
-    read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
-) -> Result<FileRecord, E> {
-    let values = match spec.storage {
-        Storage::F32 => shard_values::<f32, E>(range.clone(), (layout, spec), lost, read),
-        Storage::F16 => shard_values::<f16, E>(range.clone(), (layout, spec), lost, read),
-        Storage::Bf16 => shard_values::<u16, E>(range.clone(), (layout, spec), lost, read),
-    }?;
-    let mut columns = Columns::default();
-    for sample in range {
-        let (length, label) = spec.samples[sample];
-        columns.length.push(length);
-        columns.label.push(label);
-        columns.window.push(sample as u32);
-        columns.version.push(0);
+    /// The values of samples one after the other, padded with zeros unless they are packed.
+    fn values<T: Element, E: From<CacheError>>(
+        &self,
+        range: Range<usize>,
+        read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
+    ) -> Result<MutableBuffer, E> {
+        let Self { spec, layout, .. } = self;
+        let bytes = spec.bytes(layout, range.clone()) as usize;
+        let mut buffer = MutableBuffer::from_len_zeroed(bytes);
+        let mut left = buffer.typed_data_mut::<T>();
+        let mut scratch = Vec::with_capacity(layout.width());
+        for sample in range {
+            scratch.clear();
+            read(sample, &mut scratch)?;
+            let [_, channels] = layout.shape;
+            let valid = spec.samples[sample].0 as usize * channels;
+            let width = if layout.is_packed { valid } else { layout.width() };
+            let (out, rest) = left.split_at_mut(width);
+            left = rest;
+            assert_eq!(scratch.len(), valid, "sample {sample} has the steps that were declared");
+            let stored = T::store(&scratch, &mut out[..valid]);
+            stored.map_err(|at| CacheError::Value {
+                sample,
+                step: at / channels,
+                channel: at % channels,
+                value: scratch[at],
+                storage: name(spec.storage),
+            })?;
+            self.lost.add(&scratch, &out[..valid]);
+        }
+        Ok(buffer)
     }
-    let (name, path) = (shard_name(index), folder.join(shard_name(index)));
-    let part = folder.join(format!("{name}.part"));
-    let encode = |source| CacheError::Encode { path: path.clone(), source };
-    let batch = layout.batch(values, columns).map_err(encode)?;
-    let written = shard::write(&part, &batch);
-    if written.is_err() {
-        // A full disk is not made fuller by what is of no use.
-        let _ = fs::remove_file(&part);
-    }
-    let all = spec.bytes(layout, 0..spec.samples.len());
-    let file = FileRecord { name, ..written.map_err(|error| error.of_all(all))? };
-    fs::rename(&part, &path).map_err(CacheError::io("rename into place", &path))?;
-    let receipt = Receipt {
-        key: begun.key,
-        file: file.clone(),
-        format: begun.format.to_owned(),
-        records_per_shard: begun.per_shard,
-    };
-    let to = receipt_path(folder, index);
-    let text = serde_json::to_vec(&receipt).map_err(|e| CacheError::io("write", &to)(e.into()))?;
-    write_flushed(&to, &text)?;
-    Ok(file)
-}
-
-/// The values of samples one after the other, padded with zeros unless they are packed.
-fn shard_values<T: Element, E: From<CacheError>>(
-    range: Range<usize>,
-    (layout, spec): (&Layout, &SampleSpec),
-    lost: &Lost,
-    read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
-) -> Result<MutableBuffer, E> {
-    let bytes = spec.bytes(layout, range.clone()) as usize;
-    let mut buffer = MutableBuffer::from_len_zeroed(bytes);
-    let mut left = buffer.typed_data_mut::<T>();
-    let mut scratch = Vec::with_capacity(layout.width());
-    for sample in range {
-        scratch.clear();
-        read(sample, &mut scratch)?;
-        let [_, channels] = layout.shape;
-        let valid = spec.samples[sample].0 as usize * channels;
-        let width = if layout.is_packed { valid } else { layout.width() };
-        let (out, rest) = left.split_at_mut(width);
-        left = rest;
-        assert_eq!(scratch.len(), valid, "sample {sample} has the steps that were declared");
-        let stored = T::store(&scratch, &mut out[..valid]);
-        stored.map_err(|at| CacheError::Value {
-            sample,
-            step: at / channels,
-            channel: at % channels,
-            value: scratch[at],
-            storage: name(spec.storage),
-        })?;
-        lost.add(&scratch, &out[..valid]);
-    }
-    Ok(buffer)
 }

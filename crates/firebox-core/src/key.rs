@@ -36,12 +36,8 @@ pub struct KeyBuilder(blake3::Hasher);
 
 impl KeyBuilder {
     /// Adds a named value.
-    pub fn field(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
-        for part in [name.as_bytes(), value.as_ref()] {
-            self.0.update(&(part.len() as u64).to_le_bytes());
-            self.0.update(part);
-        }
-        self
+    pub fn field(self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.parts(name, value.as_ref().len(), [value])
     }
 
     /// Adds a named value of `length` bytes in all, given in parts.

@@ -221,9 +221,8 @@ pub fn shared_stretches(trained: &Steps<'_>, tested: &Steps<'_>) -> Vec<SharedSt
         return Vec::new();
     }
     let known = Known::of(tested);
-    let found =
-        places.into_par_iter().filter_map(|(range, steps)| known.first_in(trained, range, steps));
-    let mut found: Vec<SharedStretch> = found.collect();
+    let first = |of| known.found_in(trained, of, 1, |_, _| false);
+    let mut found: Vec<SharedStretch> = places.into_par_iter().flat_map_iter(first).collect();
     found.dedup_by_key(|stretch| stretch.series[0]);
     found
 }
@@ -241,9 +240,12 @@ pub(crate) fn stretches_within(steps: &Steps<'_>) -> Vec<[usize; 2]> {
     }
     let known = Known::of(steps);
     let of = |range: usize| {
-        let (series, own) = &steps.ranges[range];
-        let others = known.others_in(steps, range, own.clone());
-        others.into_iter().map(|other| [*series, other]).collect::<Vec<_>>()
+        let (own, all) = &steps.ranges[range];
+        let is_known = |other: usize, found: &[SharedStretch]| {
+            other == *own || found.iter().any(|stretch| stretch.series[1] == other)
+        };
+        let found = known.found_in(steps, (range, all.clone()), usize::MAX, is_known);
+        found.into_iter().map(|stretch| stretch.series)
     };
     (0..steps.ranges.len()).into_par_iter().flat_map_iter(of).collect()
 }
@@ -271,14 +273,16 @@ impl<'a> Known<'a> {
         Self { steps, places }
     }
 
-    /// The first stretch among some steps of a range.
-    fn first_in(
+    /// Stretches among some steps of a range, so many at most, but for those with series that `skips` names; it is asked
+    /// with those that were found before.
+    fn found_in(
         &self,
         trained: &Steps<'_>,
-        range: usize,
-        steps: Range<usize>,
-    ) -> Option<SharedStretch> {
-        let mut next = steps.start;
+        (range, steps): (usize, Range<usize>),
+        most: usize,
+        skips: impl Fn(usize, &[SharedStretch]) -> bool,
+    ) -> Vec<SharedStretch> {
+        let (mut found, mut next) = (Vec::new(), steps.start);
         for start in steps.clone().step_by(AT_ONCE) {
             let end = steps.end.min(start + AT_ONCE + BLOCK - 1);
             let blocks = of_blocks(&trained.hashes(range, start..end));
@@ -287,45 +291,23 @@ impl<'a> Known<'a> {
                     continue;
                 }
                 for place in self.places.get(&hash).into_iter().flatten() {
+                    let known = self.steps.ranges[place.0].0;
+                    if skips(known, &found) {
+                        continue;
+                    }
                     let (from, to) = self.extent(trained, (range, step), *place);
                     if trained.is_evidence(range, from..to) {
-                        return Some(SharedStretch {
-                            series: [trained.ranges[range].0, self.steps.ranges[place.0].0],
+                        found.push(SharedStretch {
+                            series: [trained.ranges[range].0, known],
                             start: trained.series(range).time[from],
                             steps: to - from,
                         });
+                        if found.len() == most {
+                            return found;
+                        }
                     }
-                    // A long run of one value is looked at once.
-                    if to - from >= LEAST_STRETCH {
-                        next = next.max(to);
-                    }
-                }
-            }
-        }
-        None
-    }
-
-    /// The other series that have a stretch of the steps of a range, which is a known one.
-    fn others_in(&self, all: &Steps<'_>, range: usize, steps: Range<usize>) -> Vec<usize> {
-        let own = all.ranges[range].0;
-        let (mut found, mut next) = (Vec::new(), steps.start);
-        for start in steps.clone().step_by(AT_ONCE) {
-            let end = steps.end.min(start + AT_ONCE + BLOCK - 1);
-            let blocks = of_blocks(&all.hashes(range, start..end));
-            for (step, hash) in (start..).zip(blocks) {
-                if step < next {
-                    continue;
-                }
-                for place in self.places.get(&hash).into_iter().flatten() {
-                    let other = self.steps.ranges[place.0].0;
-                    if other == own || found.contains(&other) {
-                        continue;
-                    }
-                    let (from, to) = self.extent(all, (range, step), *place);
-                    if all.is_evidence(range, from..to) {
-                        found.push(other);
-                    }
-                    // Whoever else has a part of it has it of the other series, too.
+                    // A long run of one value is looked at once, and whoever else has a part of a stretch has it of the
+                    // series that was found, too.
                     if to - from >= LEAST_STRETCH {
                         next = next.max(to);
                     }

@@ -162,7 +162,7 @@ pub fn ingest_until(
     let values = samples.iter().flatten().flat_map(Samples::series_values).collect();
     match store::load(cache, key, values, stop) {
         Ok(Some((set, checks))) => {
-            warn_of(listener, config, &checks);
+            warn_of(listener, (config, inputs[0].format), &checks);
             return Ok(Ingested { set: Arc::new(set), checks, key, reused: true });
         }
         Ok(None) => {}
@@ -187,7 +187,7 @@ pub fn ingest_until(
         return Err(changed);
     }
     let (set, checks) = stored?;
-    warn_of(listener, config, &checks);
+    warn_of(listener, (config, inputs[0].format), &checks);
     Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
 }
 
@@ -270,8 +270,9 @@ pub fn read_without(
     left_out: &[String],
     listener: &dyn Listener,
 ) -> Result<(SeriesSet, Checks), DataError> {
-    let (set, checks) = read_checked(config, &inputs(config)?, left_out, listener)?;
-    warn_of(listener, config, &checks);
+    let inputs = inputs(config)?;
+    let (set, checks) = read_checked(config, &inputs, left_out, listener)?;
+    warn_of(listener, (config, inputs[0].format), &checks);
     Ok((set, checks))
 }
 

@@ -158,24 +158,18 @@ const PACKED: [&str; 12] =
 
 /// What of a folder that is named as data seems to be data, too, and is not read: each such folder with the names of packed
 /// files, and of folders with files of the format that is read.
-pub(crate) fn unread(config: &DataConfig) -> Vec<(PathBuf, Vec<String>)> {
+pub(crate) fn unread(config: &DataConfig, format: Format) -> Vec<(PathBuf, Vec<String>)> {
     let folders = config.path.0.iter().chain(config.test.iter().flat_map(|paths| &paths.0));
+    // Of folders of converted samples, everything is their own.
+    let folders = folders.filter(|path| format != Format::Samples && path.is_dir());
     let of = |folder: &PathBuf| {
-        let read = files(folder, config).ok().filter(|_| folder.is_dir())?;
-        let format = read.first().map(|(_, format)| *format)?;
         let is_packed = |path: &PathBuf| {
             let end = path.extension().map(|end| end.to_string_lossy().to_lowercase());
-            path.is_file() && end.is_some_and(|end| PACKED.contains(&end.as_str()))
+            end.is_some_and(|end| PACKED.contains(&end.as_str())) && path.is_file()
         };
-        let mut left: Vec<PathBuf> = match format {
-            // Of these folders, everything is their own.
-            Format::Samples => vec![],
-            _ => fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect(),
-        };
-        left.retain(is_packed);
-        if format != Format::Samples {
-            left.extend(folders_of_data(folder, format));
-        }
+        let all = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+        let mut left: Vec<PathBuf> = all.filter(is_packed).collect();
+        left.extend(folders_of_data(folder, format));
         left.sort();
         let name = |path: PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
         let names: Vec<String> = left.into_iter().filter_map(name).collect();

@@ -12,8 +12,12 @@ use crate::{Checks, DataConfig, Format, npy, time};
 const EARLIEST: i64 = 31_536_000_000_000;
 
 /// What to know of data that was read, now or by an earlier run.
-pub(crate) fn warn_of(listener: &dyn Listener, config: &DataConfig, checks: &Checks) {
-    for (folder, names) in unread(config) {
+pub(crate) fn warn_of(
+    listener: &dyn Listener,
+    (config, format): (&DataConfig, Format),
+    checks: &Checks,
+) {
+    for (folder, names) in unread(config, format) {
         let is = if names.len() == 1 { "is" } else { "are" };
         let message = format!(
             "{} in {} {is} not read: unpack such files, or name such folders in `data.path`, if they are meant to be",

@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     orders: Recent<u64, Vec<u32>>,
     /// Blocks of an epoch in their order.
     blocks: Recent<u64, Vec<u32>>,
+    /// Where the last block stands in the order of an epoch, if it has fewer samples than the others.
+    short: Recent<u64, Option<usize>>,
     /// Samples of a window of an epoch in their order.
     windows: Recent<(u64, usize), Vec<u32>>,
     sorted: Recent<u64, Sorted>,
@@ -126,6 +128,7 @@ impl Plan {
             kind,
             orders: Recent::default(),
             blocks: Recent::default(),
+            short: Recent::default(),
             windows: Recent::default(),
             sorted: Recent::default(),
             members: Mutex::default(),
@@ -232,7 +235,8 @@ impl Plan {
         // The window that has the last block lacks what that does, and all after it begin so much earlier.
         let lacks = self.samples.next_multiple_of(block) - self.samples;
         let last = (self.samples / block) as u32;
-        let short = blocks.iter().position(|number| *number == last && lacks > 0);
+        let place = || blocks.iter().position(|number| *number == last);
+        let short = *self.short.get(epoch, || place().filter(|_| lacks > 0));
         let begin = |index: usize| {
             let is_after = short.is_some_and(|place| place < index * per_window);
             index * span - if is_after { lacks } else { 0 }
@@ -275,11 +279,9 @@ impl Plan {
         blocks: &[u32],
         [per_window, block]: [usize; 2],
     ) -> Vec<u32> {
-        let samples = blocks.iter().skip(index * per_window).take(per_window).flat_map(|number| {
-            let first = *number as usize * block;
-            first as u32..(first + block).min(self.samples) as u32
-        });
-        let mut samples: Vec<u32> = samples.collect();
+        let blocks = blocks.iter().skip(index * per_window).take(per_window);
+        let samples = blocks.flat_map(|number| self.of_block(*number, block));
+        let mut samples: Vec<u32> = samples.map(|sample| sample as u32).collect();
         let stream = self.stream(epoch).substream(1).substream(index as u64);
         stream.draws().shuffle(&mut samples);
         samples
@@ -322,11 +324,13 @@ impl Plan {
         let blocks = self.blocks(epoch, block);
         let skip = if window == 0 { 0 } else { (window + 1) * per_window };
         let take = if window == 0 { 2 * per_window } else { per_window };
-        let range = |number: &u32| {
-            let first = *number as usize * block;
-            first..(first + block).min(self.samples)
-        };
-        blocks.iter().skip(skip).take(take).map(range).collect()
+        blocks.iter().skip(skip).take(take).map(|number| self.of_block(*number, block)).collect()
+    }
+
+    /// The samples of a block.
+    fn of_block(&self, number: u32, block: usize) -> Range<usize> {
+        let first = number as usize * block;
+        first..(first + block).min(self.samples)
     }
 
     /// The samples of a bucket in the order of an epoch.

@@ -403,6 +403,36 @@ fn settings_that_come_to_nothing_are_told_of() {
     assert!(error.contains("learning_rate` is") && error.contains("above 0"), "{error}");
 }
 
+/// [`ToMean`], of whose batches none counts before a step (from 0).
+struct Counting(u64, AtomicUsize);
+
+impl Objective<Point> for Counting {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        let Loss { value, weight, parts } = ToMean::default().loss(model, batch, streams);
+        let step = self.1.fetch_add(1, Ordering::SeqCst) as u64;
+        if step < self.0 {
+            return Loss { value: value * 0.0, weight: 0.0, parts };
+        }
+        Loss { value, weight, parts }
+    }
+}
+
+#[test]
+fn an_epoch_in_which_nothing_counts_is_an_error_and_a_batch_is_none() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let train = |none: u64| {
+        let folder = tempfile::tempdir().unwrap();
+        let objective = Counting(none, AtomicUsize::new(0));
+        Plan::new(folder.path()).train(point(), &objective, data, &config(1e-2))
+    };
+    assert_eq!(train(5).unwrap().summary.steps, 18);
+    let Err(error) = train(6) else { panic!("six batches are an epoch") };
+    let said = error.to_string();
+    assert!(matches!(error, TrainError::NothingCounts { epoch: 1, batches: 6 }), "{said}");
+    assert!(said.contains("none of the 6 batches of epoch 1"), "{said}");
+}
+
 /// [`ToMean`], whose loss is infinite where nothing is learnt.
 struct Boundless;
 
