@@ -90,8 +90,8 @@ pub enum CacheError {
     },
     /// The disk is full.
     #[error(
-        "cannot write `{}`: it takes {bytes} bytes{in_all}, and its disk has no room for them\n  make room there, or name a folder on another disk; what was finished before is used when it is tried again",
-        path.display()
+        "cannot write `{}`: it takes {bytes} bytes{in_all}, and {}, or name a folder on another disk; what was finished before is used when it is tried again",
+        path.display(), no_room(source)
     )]
     Full {
         /// The file.
@@ -203,6 +203,16 @@ pub enum CacheError {
         #[source]
         source: arrow_schema::ArrowError,
     },
+}
+
+/// Why a file cannot be as large as it is to be, and what helps.
+fn no_room(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::FileTooLarge => {
+            "no file may be as large there, by a limit of the process or of the disk's file system\n  raise the limit (`ulimit -f`)"
+        }
+        _ => "its disk has no room for them\n  make room there",
+    }
 }
 
 impl CacheError {

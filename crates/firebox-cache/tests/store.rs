@@ -494,12 +494,13 @@ fn a_maker_that_dies_midway_leaves_nothing_that_is_taken_for_done() {
 
 #[cfg(unix)]
 #[test]
-fn a_full_disk_is_an_error_that_leaves_nothing() {
+fn a_limit_of_files_is_an_error_that_leaves_nothing() {
     let (folder, store) = store();
     // Files may not grow beyond a few kilobytes, and the process is told so instead of killed.
     let child = child(folder.path(), "full", "trap '' XFSZ; ulimit -f 4;").spawn().unwrap();
     let said = said(child);
     assert!(said.starts_with("cannot write") && said.contains("shard-00000.arrow"), "{said}");
+    assert!(said.contains("raise the limit (`ulimit -f`), or name a folder"), "{said}");
     assert_eq!(store.list().unwrap(), firebox_cache::Listing::default());
 }
 

@@ -44,6 +44,10 @@ pub struct EqualSeries {
     pub within: usize,
     /// Names of one of them, and of the one whose steps it has.
     pub shared: Option<[String; 2]>,
+    /// Series of the training files that are of a group of one of the test files.
+    pub grouped: usize,
+    /// Names of one of them, and of one of its group.
+    pub group: Option<[String; 2]>,
     /// Places of those of the training files that no part has, because of either.
     pub left_out: Vec<usize>,
 }
@@ -88,6 +92,7 @@ impl EqualSeries {
             ));
         }
         warnings.extend(self.shared.as_ref().map(|names| self.of_shared(names)));
+        warnings.extend(self.group.as_ref().map(|names| self.of_grouped(names)));
         if let Some([one, other]) = &self.contradiction {
             let equal = if self.contradicting == 1 { "equals" } else { "equal" };
             warnings.push(format!(
@@ -138,6 +143,21 @@ impl EqualSeries {
         )
     }
 
+    fn of_grouped(&self, [one, other]: &[String; 2]) -> String {
+        let are = if self.grouped == 1 { "is" } else { "are" };
+        let so = match self.left_out.is_empty() {
+            true => {
+                ": what is measured may be of what is alike in a group; leave them out of the training files"
+                    .to_owned()
+            }
+            false => format!(", and {are} left out of training and validation"),
+        };
+        format!(
+            "{} series of the training files {are} of groups of the test files, such as `{one}`, of the group of `{other}`{so}",
+            self.grouped
+        )
+    }
+
     /// Those of units that are drawn.
     pub(crate) fn drawn(set: &SeriesSet, units: &[Vec<usize>]) -> Self {
         let mut several = units.iter().filter(|unit| unit.len() > 1);
@@ -173,13 +193,20 @@ impl EqualSeries {
         Self { moved: all.len(), moves, ..Self::default() }
     }
 
-    /// Series that equal one of a test file, and others that have steps of one.
-    pub(crate) fn tested(set: &SeriesSet, equal: &[[usize; 2]], within: &[SharedStretch]) -> Self {
+    /// Series that equal one of a test file, others that have steps of one, and those that are of a group of one.
+    pub(crate) fn tested(
+        set: &SeriesSet,
+        equal: &[[usize; 2]],
+        within: &[SharedStretch],
+        grouped: &[[usize; 2]],
+    ) -> Self {
         Self {
             tested: equal.len(),
             given: equal.first().map(|pair| names(set, *pair)),
             within: within.len(),
             shared: within.first().map(|stretch| names(set, stretch.series)),
+            grouped: grouped.len(),
+            group: grouped.first().map(|pair| names(set, *pair)),
             ..Self::default()
         }
     }
@@ -198,6 +225,21 @@ pub(crate) fn equal_to_tests(
         }
     }
     train.iter().filter_map(|index| Some([*index, *tests.get(&firsts[*index])?])).collect()
+}
+
+/// The series of `train` that are of a group of a series of a test file, each with the first of these.
+pub(crate) fn of_groups_of_tests(set: &SeriesSet, train: &[usize]) -> Vec<[usize; 2]> {
+    let mut tests = HashMap::new();
+    for (index, series) in set.series().iter().enumerate() {
+        if let (Origin::Test, Some(group)) = (series.origin, &series.group) {
+            tests.entry(group).or_insert(index);
+        }
+    }
+    let of = |index: &usize| {
+        let group = set.series()[*index].group.as_ref()?;
+        Some([*index, *tests.get(group)?])
+    };
+    train.iter().filter_map(of).collect()
 }
 
 /// The series of `train` with times that have steps of a test file, but equal none.

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::split::{Moments, all_windows, places};
-use crate::{Labels, Series, SeriesSet, Split, SplitError, Window, WindowList, WindowRule};
+use crate::{
+    EqualSeries, Labels, Series, SeriesSet, Split, SplitError, Window, WindowList, WindowRule,
+};
 
 /// How time is divided into folds.
 ///
@@ -93,12 +95,14 @@ pub fn walk_forward(
     let moments = Moments::of(set);
     let moment = |share: f64| moments.at(share);
     let blocks = (folds + 1) as f64;
+    let equal = EqualSeries::at_other_times(set);
     (1..=folds)
         .map(|fold| {
             let train = fold as f64 / blocks;
             let end = if fold == folds { i64::MAX } else { moment((fold + 1) as f64 / blocks) };
             let boundaries = [moment(train * (1.0 - validation)), moment(train), end];
-            let fold_of = one_fold(set, &all, boundaries, embargo, labels);
+            let mut fold_of = one_fold(set, &all, boundaries, embargo, labels);
+            fold_of.split.equal = equal.clone();
             refuse_empty(&fold_of, set, windows, rule, horizon, fold)?;
             Ok(fold_of)
         })
@@ -278,6 +282,24 @@ mod tests {
         assert_eq!(train.len() + validation.len() + test.len() + left_out, all.len());
         assert_eq!(last.purged + last.embargoed, *left_out);
         assert!(last.purged > 0 && last.embargoed > 0);
+    }
+
+    #[test]
+    fn series_that_equal_one_of_other_times_are_told_of() {
+        let channels = vec![Channel::new("return", Role::Return)];
+        let of = |shift: i64| {
+            let mut draws = Stream::new(1, "values").draws();
+            let values: Vec<f64> = (0..600).map(|_| draws.normal() * 0.003).collect();
+            let series = [("a", 0), ("b", shift)]
+                .map(|(name, start)| Series::regular(name, start, 10, values.clone(), 1));
+            let set = SeriesSet::new(channels.clone(), vec![], series.to_vec()).unwrap();
+            let windows = WindowRule { length: 6, stride: 1, whole: false };
+            let labels = Labels::Return { horizon: 3, threshold: 0.001 };
+            let folds = walk_forward(&Arc::new(set), &windows, &WalkForward::default(), &labels);
+            folds.unwrap()[0].split.equal.warnings()
+        };
+        assert!(of(0).is_empty());
+        assert!(of(3000)[0].starts_with("1 series equals another one, value for value, at other"));
     }
 
     #[test]

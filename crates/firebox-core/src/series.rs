@@ -2,7 +2,9 @@
 //!
 //! Reading files, sorting and repairing is done in `firebox-data`; nothing here repairs anything.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +92,9 @@ pub struct Series {
     pub segments: Vec<Range<usize>>,
     /// The part that the files assign this series to.
     pub origin: Origin,
+    /// What it belongs to with others, such as the subject of several recordings. Series of one group are never divided among
+    /// parts of a split that is by whole series.
+    pub group: Option<Arc<str>>,
 }
 
 impl Series {
@@ -113,6 +118,7 @@ impl Series {
             labels: StepLabels::None,
             segments: std::iter::once(0..steps).collect(),
             origin: Origin::Unassigned,
+            group: None,
         }
     }
 
@@ -321,6 +327,39 @@ impl SeriesSet {
         };
         let chosen = channels.iter().map(|channel| self.channels[*channel].clone()).collect();
         Self::new(chosen, self.classes.clone(), self.series.iter().map(select).collect())
+    }
+
+    /// The same series, each in the group that `group` names by its name, those of a group one after the other: in the order
+    /// of the first of each.
+    #[must_use]
+    pub fn grouped(mut self, group: impl Fn(&str) -> Option<Arc<str>>) -> Self {
+        for series in &mut self.series {
+            series.group = group(&series.name);
+        }
+        let units = self.units();
+        let mut order: Vec<usize> = (0..units.len()).collect();
+        order.sort_by_key(|index| units[*index]);
+        let mut all: Vec<Option<Series>> = self.series.into_iter().map(Some).collect();
+        self.series = order.into_iter().filter_map(|index| all[index].take()).collect();
+        self
+    }
+
+    /// Of each series the first of its group, by their indices; its own without a group.
+    pub fn units(&self) -> Vec<usize> {
+        let mut firsts = HashMap::<&Arc<str>, usize>::new();
+        let all = self.series.iter().enumerate();
+        all.map(|(index, series)| match &series.group {
+            Some(group) => *firsts.entry(group).or_insert(index),
+            None => index,
+        })
+        .collect()
+    }
+
+    /// Groups that series belong to.
+    pub fn groups(&self) -> usize {
+        let groups: HashSet<&Arc<str>> =
+            self.series.iter().filter_map(|series| series.group.as_ref()).collect();
+        groups.len()
     }
 
     /// The channel of this name.

@@ -46,6 +46,11 @@ pub struct DataConfig {
     pub interval: Option<Interval>,
     /// What the columns mean.
     pub columns: Columns,
+    /// Where no column names the group of each series: a regular expression that is looked for in the name of each, in the
+    /// syntax of the crate `regex`. What its first group in parentheses holds, or all that it matches, names the group, which
+    /// stays in one part of the split. It has to be found in every name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_pattern: Option<String>,
     /// How CSV files are written.
     pub csv: Csv,
     /// What is done about each kind of defect.
@@ -65,6 +70,11 @@ impl DataConfig {
     /// All paths, those of the test set behind the others.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.path.0.iter().chain(self.test.iter().flat_map(|test| &test.0))
+    }
+
+    /// Whether series have groups, which stay in one part of a split.
+    pub fn is_grouped(&self) -> bool {
+        self.columns.group.is_some() || self.group_pattern.is_some()
     }
 
     /// Takes relative paths to be relative to `folder` instead of the working directory. URLs stay as they
@@ -172,8 +182,12 @@ pub struct Columns {
     /// `ticker` or `instrument` in any case; without one, each file is a series.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<String>,
+    /// Column that names what each series belongs to with others, such as the subject of several recordings: all rows of a
+    /// series have one, and series of one group stay in one part of the split.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Columns to learn from. By default `open`, `high`, `low` and `close` in any case where all
-    /// four are there, else all columns that are not the time, series or label.
+    /// four are there, else all columns that are not the time, series, group or label.
     #[serde(deserialize_with = "at_least_one", skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelColumn>,
     /// Column of the class of each row; a row whose field is empty or NaN has none. For `.npy` data, the middle part of the name of a second

@@ -55,11 +55,11 @@ fn unreadable(input: &Input, error: &CacheError) -> DataError {
 fn name(input: &Input, samples: &Samples, index: usize, config: &DataConfig) -> String {
     let several = config.paths().count() > 1;
     match samples.name(index) {
-        Some(name) if several => format!("{}/{name}", input.stem()),
+        Some(name) if several => format!("{}/{name}", input.name()),
         Some(name) => name.to_owned(),
         None => {
             let digits = samples.len().to_string().len();
-            format!("{}/{:0digits$}", input.stem(), index + 1)
+            format!("{}/{:0digits$}", input.name(), index + 1)
         }
     }
 }
@@ -121,7 +121,7 @@ pub(crate) fn store(
     let [_, width] = first.shape();
     let channels: Vec<Channel> = name_channels(&inputs[0].path, width, &config.columns.channels)?;
     let alike = |other: &Samples| other.shape()[1] == width && other.classes() == first.classes();
-    let mut stems: Vec<String> = inputs.iter().map(Input::stem).collect();
+    let mut stems: Vec<String> = inputs.iter().map(Input::name).collect();
     stems.sort_unstable();
     stems.dedup();
     if !folders.iter().all(alike) || stems.len() < inputs.len() {
@@ -141,6 +141,7 @@ pub(crate) fn store(
                 steps,
                 segments: std::iter::once(0..steps).collect(),
                 labels: label.map_or(LabelKind::None, LabelKind::Whole),
+                group: None,
             });
             kept.push(values);
         }

@@ -42,7 +42,7 @@ fn reader(path: &Path, csv: &Csv) -> Result<LazyCsvReader, DataError> {
         .with_infer_schema_length(Some(0)))
 }
 
-/// The names of the columns, from the first line.
+/// The names of the columns, from the first line, without the blanks around them: `time, open` names `open`.
 pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
     if !csv.separator.is_ascii() {
         return Err(DataError::NotApplicable {
@@ -57,10 +57,11 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         return Err(DataError::line(path, 1, problem));
     }
     let names = fields(&line, separator(path, csv));
-    if names.iter().all(|name| name.trim().is_empty()) {
+    let names: Vec<String> = names.iter().map(|name| name.trim().to_owned()).collect();
+    if names.iter().all(String::is_empty) {
         return Err(DataError::line(path, 1, "the header is empty: it must name the columns"));
     }
-    if names.iter().all(|name| name.trim().parse::<f64>().is_ok()) {
+    if names.iter().all(|name| name.parse::<f64>().is_ok()) {
         let problem = format!("`{line}` is no header: the first line must name the columns");
         return Err(DataError::line(path, 1, problem));
     }

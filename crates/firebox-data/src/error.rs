@@ -343,6 +343,35 @@ pub enum DataError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A pattern of groups that cannot be read.
+    #[error(
+        "`data.group_pattern` = {pattern:?} is no regular expression: {problem}\n  write one of the crate `regex`, such as '^([^_]+)_', which names groups by what comes before the first underscore"
+    )]
+    GroupPattern {
+        /// The pattern.
+        pattern: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Series that no group is known of.
+    #[error(
+        "{count} of {all} series {} without a group, such as `{series}`: {}",
+        if *count == 1 { "is" } else { "are" },
+        match pattern {
+            Some(pattern) => format!("`data.group_pattern` = {pattern:?} is not found in {}\n  change the pattern so that it is found in every name, or leave such series out", if *count == 1 { "its name" } else { "their names" }),
+            None => "the column of `data.columns.group` does not name theirs".to_owned(),
+        }
+    )]
+    NoGroup {
+        /// The first of them.
+        series: String,
+        /// How many there are.
+        count: usize,
+        /// Series in all.
+        all: usize,
+        /// The pattern, if groups are found by one.
+        pattern: Option<String>,
+    },
     /// A series that a column names as a file is named, whose series has no other name.
     #[error(
         "{}, row {row}, names the series `{name}`, and so is that of {} named, after its file: nothing says whether they are one\n  if they are, give each row of the file its name in the same column; if they are not, rename the file",

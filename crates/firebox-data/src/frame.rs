@@ -225,7 +225,7 @@ impl Reading<'_> {
             None => RawLabels::None,
         };
         let whole = RawSeries {
-            name: self.input.stem(),
+            name: self.input.name(),
             origin: self.input.origin,
             time: times,
             columns,

@@ -71,8 +71,12 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error_with_the_name_of_the_file() {
-        let input =
-            Input { path: "a.parquet".into(), format: Format::Parquet, origin: Origin::Train };
+        let input = Input {
+            path: "a.parquet".into(),
+            format: Format::Parquet,
+            origin: Origin::Train,
+            within: String::new(),
+        };
         assert_eq!(guarded(&input, || 7).unwrap(), 7);
         let none: Option<u8> = std::hint::black_box(None);
         for read in [|| panic!("not yet"), || panic!("not {}", "yet")] {

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use firebox_core::{Channel, Silent};
-use polars::prelude::{DataFrame, DataType, Expr, IdxSize, col};
+use polars::prelude::{DataFrame, DataType, Expr, IdxSize, TimeUnit as Stored, col};
 
 use crate::config::role_of;
 use crate::frame::{Reading, scan};
@@ -16,7 +16,9 @@ use crate::raw::{Interner, NO_LABEL, Raw};
 use crate::schema::Declared;
 use crate::time::{Course, Zone};
 use crate::work::Usable;
-use crate::{ConstantPolicy, DataConfig, DataError, Defect, Finding, Format, Policy, csv};
+use crate::{
+    ConstantPolicy, DataConfig, DataError, Defect, Finding, Format, Policy, TimeUnit, csv,
+};
 
 /// Odd rows from which on several series in one file are the likelier cause: fewer are mistakes.
 const FEWEST: u64 = 3;
@@ -31,6 +33,18 @@ pub(crate) fn explained(error: DataError, config: &DataConfig, named: bool) -> D
     let is_of_order =
         |finding: &Finding| matches!(finding.defect, Defect::Unsorted | Defect::Duplicates);
     match error {
+        DataError::Defects { mut findings }
+            if findings.iter().any(|finding| finding.defect == Defect::Duplicates)
+                && has_finer_times(config) =>
+        {
+            for finding in &mut findings {
+                if finding.defect == Defect::Duplicates {
+                    finding.detail += "; times are finer than a microsecond here, and are cut to one, so that those \
+                         which differ by less count as equal: put such rows together, or give each a time of its own";
+                }
+            }
+            DataError::Defects { findings }
+        }
         DataError::Defects { findings } if !named && findings.iter().any(is_of_order) => {
             let many = |finding: &Finding| is_of_order(finding) && finding.count >= FEWEST;
             match telling_column(config) {
@@ -92,6 +106,50 @@ pub(crate) fn lost(
     DataError::NothingLeft { series, rows, hint }
 }
 
+/// Whether the first rows of a file have times that are finer than a microsecond.
+fn has_finer_times(config: &DataConfig) -> bool {
+    let finer = |input: &Input| {
+        let (names, declared) = names_of(input, config)?;
+        let time = Mapping::new(&input.path, &names, &config.columns).ok()?.time?;
+        let frame = first_rows(input, config, declared.as_ref(), std::slice::from_ref(&time))?;
+        let column = frame.column(&time).ok()?;
+        let unit = match column.dtype() {
+            DataType::Datetime(stored, _) => {
+                (*stored == Stored::Nanoseconds).then_some(TimeUnit::Ns)
+            }
+            kind if kind.is_integer() => Some(config.columns.time_unit),
+            _ => None,
+        };
+        if unit == Some(TimeUnit::Ns) {
+            let times = column.cast(&DataType::Int64).ok()?;
+            return Some(times.i64().ok()?.iter().flatten().any(|time| time % 1000 != 0));
+        }
+        let texts = column.str().ok()?;
+        let is_finer = |text: &str| match config.columns.time_unit {
+            TimeUnit::Ns => text.trim().parse::<i64>().is_ok_and(|time| time % 1000 != 0),
+            _ => text.split(['.', ',']).nth(1).is_some_and(|fraction| {
+                let digits = fraction.bytes().take_while(u8::is_ascii_digit);
+                digits.skip(6).any(|digit| digit != b'0')
+            }),
+        };
+        Some(texts.iter().flatten().any(is_finer))
+    };
+    let Ok(inputs) = inputs(config) else { return false };
+    inputs.iter().take(FILES).any(|input| finer(input).unwrap_or(false))
+}
+
+/// The columns of a table, and what it declares them to be.
+fn names_of(input: &Input, config: &DataConfig) -> Option<(Vec<String>, Option<Declared>)> {
+    match input.format {
+        Format::Csv => Some((csv::header(&input.path, &config.csv).ok()?, None)),
+        Format::Parquet | Format::Arrow => {
+            let declared = Declared::read(&input.path, input.format).ok()?;
+            Some((declared.names.clone(), Some(declared)))
+        }
+        _ => None,
+    }
+}
+
 /// A column that tells series apart in the first rows of a file.
 fn telling_column(config: &DataConfig) -> Option<String> {
     let zone = Zone::named(config.columns.time_zone.as_deref()).ok()?;
@@ -101,14 +159,7 @@ fn telling_column(config: &DataConfig) -> Option<String> {
 
 /// Of one file: that of the fewest names.
 fn telling_column_of(input: &Input, config: &DataConfig, zone: &Zone) -> Option<String> {
-    let (names, declared) = match input.format {
-        Format::Csv => (csv::header(&input.path, &config.csv).ok()?, None),
-        Format::Parquet | Format::Arrow => {
-            let declared = Declared::read(&input.path, input.format).ok()?;
-            (declared.names.clone(), Some(declared))
-        }
-        _ => return None,
-    };
+    let (names, declared) = names_of(input, config)?;
     let mapping = Mapping::new(&input.path, &names, &config.columns).ok()?;
     let time = mapping.time.clone()?;
     let is_used = |name: &String| {
@@ -241,6 +292,27 @@ mod tests {
         let twice = stations(["north", "north"], true);
         let error = said(&twice, |config| config.columns.series = Some("station".to_owned()));
         assert!(error.contains("the time of another") && !error.contains(HINT), "{error}");
+    }
+
+    #[test]
+    fn times_that_are_cut_to_microseconds_are_told_where_they_are_equal_then() {
+        let text = |digits: &str| {
+            let row = |row: usize| {
+                format!("2024-01-02T00:00:0{}.00000{}{digits},{row}\n", row / 3, row % 3)
+            };
+            format!(
+                "time,x\n{}2024-01-02T00:00:02.0000020{digits},9\n",
+                (0..9).map(row).collect::<String>()
+            )
+        };
+        let cut = "times are finer than a microsecond here";
+        let error = said(&text("01").replace(".00000", ".000000"), |_| ());
+        assert!(error.contains("the time of another") && error.contains(cut), "{error}");
+        let error = said(&text("").replace("00:02.0000020", "00:02.000002"), |_| ());
+        assert!(error.contains("the time of another") && !error.contains(cut), "{error}");
+        let whole = "time,x\n1704067200000000100,1\n1704067200000000200,2\n1704067260000000000,3\n";
+        let error = said(whole, |config| config.columns.time_unit = TimeUnit::Ns);
+        assert!(error.contains(cut), "{error}");
     }
 
     #[test]

@@ -28,7 +28,8 @@ use crate::timeframes::derive;
 use crate::warnings::{LARGE, warn, warn_of, warn_of_arrays};
 use crate::{
     Action, Checks, ClipsConfig, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Defect,
-    Finding, Format, by_series, clips, demand, fast, frame, market, missing, npy, store, ts,
+    Finding, Format, by_series, clips, demand, fast, frame, grouping, market, missing, npy, store,
+    ts,
 };
 
 /// Data that is ready to be split and cut into windows.
@@ -162,6 +163,7 @@ pub fn ingest_until(
     let values = samples.iter().flatten().flat_map(Samples::series_values).collect();
     match store::load(cache, key, values, stop) {
         Ok(Some((set, checks))) => {
+            let set = with_groups(set, (config, &inputs), Some((cache, key)), stop)?;
             warn_of(listener, (config, inputs[0].format), &checks);
             return Ok(Ingested { set: Arc::new(set), checks, key, reused: true });
         }
@@ -178,6 +180,9 @@ pub fn ingest_until(
     }
     let told = (&progress, listener);
     let stored = read_and_store(config, &inputs, samples, (cache, key), stop, told);
+    let stored = stored.and_then(|(set, checks)| {
+        Ok((with_groups(set, (config, &inputs), Some((cache, key)), stop)?, checks))
+    });
     if let Err(changed) = seen.check() {
         // What was stored is under the key of what was there before; what failed may have failed by it.
         if stored.is_ok() {
@@ -189,6 +194,23 @@ pub fn ingest_until(
     let (set, checks) = stored?;
     warn_of(listener, (config, inputs[0].format), &checks);
     Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
+}
+
+/// The series with their groups, which are kept with what is stored, if they have any and it is not known yet.
+fn with_groups(
+    set: SeriesSet,
+    (config, inputs): (&DataConfig, &[Input]),
+    stored: Option<(&Path, Key)>,
+    stop: &AtomicBool,
+) -> Result<SeriesSet, DataError> {
+    if !config.is_grouped() || set.groups() > 0 {
+        return Ok(set);
+    }
+    let groups = grouping::groups(config, inputs, &set, stop)?;
+    if let Some((cache, key)) = stored {
+        store::keep_groups(cache, key, &groups)?;
+    }
+    Ok(set.grouped(|name| groups.get(name).cloned()))
 }
 
 fn read_and_store(
@@ -272,6 +294,7 @@ pub fn read_without(
 ) -> Result<(SeriesSet, Checks), DataError> {
     let inputs = inputs(config)?;
     let (set, checks) = read_checked(config, &inputs, left_out, listener)?;
+    let set = with_groups(set, (config, &inputs), None, &AtomicBool::new(false))?;
     warn_of(listener, (config, inputs[0].format), &checks);
     Ok((set, checks))
 }
@@ -553,7 +576,7 @@ fn key(
     }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
-            .field("name", input.stem())
+            .field("name", input.name())
             .field("origin", format!("{:?}", input.origin))
             .field("content", hash_of_file.as_bytes());
         if let Some(labels) = labels_there(config, input)? {
@@ -626,7 +649,7 @@ fn together(
 
 /// Everything that one file holds.
 pub(crate) fn read_one(config: &DataConfig, input: &Input, zone: &Zone) -> Result<Raw, DataError> {
-    let Input { path, format, origin } = input;
+    let Input { path, format, origin, .. } = input;
     let bytes = |path: &Path| fs::read(path).map_err(DataError::io("read", path));
     match format {
         Format::Npy | Format::Ts => {
@@ -698,6 +721,16 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
             "the series of these files are named by the files",
         ),
         (
+            !table && columns.group.is_some(),
+            "columns.group",
+            "these files have no such column; `data.group_pattern` finds groups in the names of series",
+        ),
+        (
+            columns.group.is_some() && config.group_pattern.is_some(),
+            "group_pattern",
+            "`data.columns.group` names the groups",
+        ),
+        (
             matches!(format, Format::Ts | Format::Market | Format::Clips | Format::Samples)
                 && columns.label.is_some(),
             "columns.label",
@@ -719,6 +752,7 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
     ];
     match rules.into_iter().find(|(broken, ..)| *broken) {
         Some((_, key, hint)) => Err(DataError::NotApplicable { key, format, hint }),
-        None => Ok(()),
+        // Before anything is read.
+        None => config.group_pattern.as_deref().map_or(Ok(()), |p| grouping::compiled(p).map(drop)),
     }
 }

@@ -1,5 +1,6 @@
 //! From what the user named to files of a known format. Nothing is parsed here.
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,17 @@ pub(crate) struct Input {
     pub(crate) path: PathBuf,
     pub(crate) format: Format,
     pub(crate) origin: Origin,
+    /// What tells it from others of its name: some of the folders that it lies in, such as `kitchen/`.
+    pub(crate) within: String,
 }
 
 impl Input {
-    /// The name of the file without its extension, which names its series.
+    /// The name of its series: that of the file without its extension, behind folders where files of several have one name.
+    pub(crate) fn name(&self) -> String {
+        format!("{}{}", self.within, self.stem())
+    }
+
+    /// The name of the file without its extension.
     pub(crate) fn stem(&self) -> String {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let stem = match self.format {
@@ -57,7 +65,7 @@ pub(crate) fn inputs(config: &DataConfig) -> Result<Vec<Input>, DataError> {
         }
         for path in &paths.0 {
             for (path, format) in files(path, config)? {
-                inputs.push(Input { path, format, origin });
+                inputs.push(Input { path, format, origin, within: String::new() });
             }
         }
     }
@@ -68,7 +76,47 @@ pub(crate) fn inputs(config: &DataConfig) -> Result<Vec<Input>, DataError> {
         });
     }
     inputs.iter().try_for_each(check_kind)?;
+    tell_apart(&mut inputs);
     Ok(inputs)
+}
+
+/// Names files of one name by the folders that they lie in, as few as tell them all apart: `p` of the folders `symbol=A` and
+/// `symbol=B`. What folders do not tell apart, or only by a name that the cache of fetched files gave them, stays.
+fn tell_apart(inputs: &mut [Input]) {
+    let mut alike = HashMap::<(Origin, String), Vec<usize>>::new();
+    for (index, input) in inputs.iter().enumerate() {
+        alike.entry((input.origin, input.stem())).or_default().push(index);
+    }
+    for places in alike.into_values().filter(|places| places.len() > 1) {
+        let folders = |index: &usize| -> Vec<String> {
+            let path = &inputs[*index].path;
+            let file = match inputs[*index].format {
+                Format::Samples => path.parent().unwrap_or(path),
+                _ => path,
+            };
+            let folders = file.parent().into_iter().flat_map(Path::components).rev();
+            folders.map(|part| part.as_os_str().to_string_lossy().into_owned()).collect()
+        };
+        let folders: Vec<Vec<String>> = places.iter().map(folders).collect();
+        let deepest = folders.iter().map(Vec::len).max().unwrap_or(0);
+        let tell = |count: usize| {
+            let of = |folders: &Vec<String>| {
+                let own = &folders[..count.min(folders.len())];
+                own.iter().rev().map(|folder| format!("{folder}/")).collect::<String>()
+            };
+            let names: Vec<String> = folders.iter().map(of).collect();
+            let differ = names.iter().collect::<HashSet<_>>().len() == names.len();
+            differ.then_some(names)
+        };
+        let is_key = |name: &String| {
+            name.split('/')
+                .any(|part| part.len() == 64 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        };
+        let names = (1..=deepest).find_map(tell).filter(|names| !names.iter().any(is_key));
+        for (place, within) in places.into_iter().zip(names.into_iter().flatten()) {
+            inputs[place].within = within;
+        }
+    }
 }
 
 fn files(path: &Path, config: &DataConfig) -> Result<Vec<(PathBuf, Format)>, DataError> {

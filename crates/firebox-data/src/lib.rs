@@ -56,6 +56,7 @@ mod error;
 mod fast;
 mod frame;
 mod generated;
+mod grouping;
 mod groups;
 mod guarded;
 mod hints;

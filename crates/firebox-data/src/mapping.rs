@@ -23,6 +23,8 @@ const PERHAPS_TIMES: &str = "if the column holds the times, name it in `data.col
 pub(crate) struct Mapping {
     pub(crate) time: Option<String>,
     pub(crate) series: Option<String>,
+    /// Read by [`grouping`](crate::grouping) alone.
+    pub(crate) group: Option<String>,
     pub(crate) label: Option<String>,
     pub(crate) channels: Vec<Channel>,
     /// Columns of no use here whose names are usual for labels.
@@ -64,16 +66,17 @@ impl Mapping {
             let is = |name: &&String| {
                 words.iter().any(|word| name.eq_ignore_ascii_case(word))
                     && !channel_names.contains(&name.as_str())
-                    && columns.label.as_ref() != Some(name)
+                    && ![&columns.label, &columns.group].contains(&&Some((*name).clone()))
             };
             names.iter().find(is).cloned()
         };
         let time = declared(&columns.time, "time")?.or_else(|| known(&TIMES));
         let series = declared(&columns.series, "series")?.or_else(|| known(&SERIES));
+        let group = declared(&columns.group, "group")?;
         let label = declared(&columns.label, "label")?;
         let label_like = known(&LABELS).filter(|_| label.is_none());
         let (channels, by_default) = (vec![], false);
-        let mut mapping = Self { time, series, label, channels, label_like, by_default };
+        let mut mapping = Self { time, series, group, label, channels, label_like, by_default };
         mapping.channels = if columns.channels.is_empty() {
             mapping.default_channels(names)
         } else {
@@ -94,7 +97,8 @@ impl Mapping {
     /// The four prices of a bar if all are there, else every column that has no other use.
     fn default_channels(&self, names: &[String]) -> Vec<Channel> {
         let free = |name: &&String| {
-            ![&self.time, &self.series, &self.label].into_iter().flatten().any(|used| used == *name)
+            let others = [&self.time, &self.series, &self.group, &self.label];
+            !others.into_iter().flatten().any(|used| used == *name)
         };
         let all: Vec<Channel> =
             names.iter().filter(free).map(|name| Channel::new(name, role_of(name))).collect();
@@ -105,7 +109,12 @@ impl Mapping {
     }
 
     fn check_uses(&self) -> Result<(), DataError> {
-        let uses = [(&self.time, "time"), (&self.series, "series"), (&self.label, "label")];
+        let uses = [
+            (&self.time, "time"),
+            (&self.series, "series"),
+            (&self.group, "group"),
+            (&self.label, "label"),
+        ];
         let others = uses.into_iter().filter_map(|(name, of)| name.as_deref().map(|n| (n, of)));
         let channels = self.channels.iter().map(|channel| (channel.name.as_str(), "channel"));
         let mut seen = std::collections::HashMap::new();

@@ -516,7 +516,7 @@ impl<'a> Parts<'a> {
     /// These samples, of these bytes.
     fn series(&self, own: Range<usize>, bytes: &[u8]) -> Result<Raw, DataError> {
         let Self { input, header, steps, width, .. } = self;
-        let (stem, digits) = (input.stem(), self.samples.to_string().len());
+        let (stem, digits) = (input.name(), self.samples.to_string().len());
         let file: Arc<Path> = Arc::from(input.path.as_path());
         let of_sample = self.bytes_of_sample();
         let fortran = self.is_turned().then(|| from_fortran(&decode(bytes, header), &header.shape));
@@ -687,7 +687,7 @@ pub(crate) mod tests {
             bytes[at] = byte;
             let _ = parse(&bytes);
             let _ = parse(&bytes[..cut]);
-            let input = Input { path: "a.npy".into(), format: Format::Npy, origin: Origin::Unassigned };
+            let input = Input { path: "a.npy".into(), format: Format::Npy, origin: Origin::Unassigned, within: String::new() };
             let source = (&bytes[..], bytes.len() as u64);
             let labels = Some((Path::new("b.npy"), &bytes[..]));
             let _ = each_part((&input, &[]), source, labels, 7, |_, _| -> Result<(), DataError> { Ok(()) });

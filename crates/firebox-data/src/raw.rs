@@ -188,6 +188,7 @@ impl RawSeries {
             },
             segments,
             origin: self.origin,
+            group: None,
         }
     }
 
@@ -475,6 +476,11 @@ pub(crate) struct Interner {
 }
 
 impl Interner {
+    /// The code of a name that was met.
+    pub(crate) fn known(&self, name: &str) -> Option<u32> {
+        self.codes.get(name).copied()
+    }
+
     pub(crate) fn code(&mut self, name: &str) -> u32 {
         // Neighbouring rows mostly have the same name, which needs no hash.
         if self.names.get(self.last as usize).is_some_and(|last| last == name) {
@@ -548,11 +554,11 @@ mod tests {
         assert_eq!(read(&[("n.csv", NAMED), ("b.csv", PLAIN)]).unwrap_err(), expected(0, 1));
         assert_eq!(read(&[("b.csv", PLAIN), ("n.csv", NAMED)]).unwrap_err(), expected(1, 0));
         // So are the names that files of one name get.
-        let numbered = NAMED.replace("b,", "c (2),");
-        let files = [("c.csv", PLAIN), ("c.csv", PLAIN), ("n.csv", numbered.as_str())];
-        for order in [[0, 1, 2], [0, 2, 1], [2, 0, 1]] {
+        for (order, name) in [([0, 1, 2], "1/c"), ([0, 2, 1], "2/c"), ([2, 0, 1], "1/c")] {
+            let named = NAMED.replace("b,", &format!("{name},"));
+            let files = [("c.csv", PLAIN), ("c.csv", PLAIN), ("n.csv", named.as_str())];
             let said = read(&order.map(|file| files[file])).unwrap_err();
-            assert!(said.contains("names the series `c (2)`"), "{said}");
+            assert!(said.contains(&format!("names the series `{name}`")), "{said}");
         }
         // Other names go together in every order, and a series goes on in files with the column.
         let more = NAMED.replace(",1", ",6");

@@ -6,6 +6,7 @@
 //! key at once both succeed, and one result stays. Large series are mapped: the system gives their
 //! memory up when it is short.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::ops::Range;
@@ -61,6 +62,9 @@ pub(crate) struct Entry {
     pub(crate) steps: usize,
     pub(crate) segments: Vec<Range<usize>>,
     pub(crate) labels: LabelKind,
+    /// Put there once the series are stored, see [`keep_groups`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) group: Option<String>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -128,7 +132,9 @@ pub(crate) fn load(
     if manifest.key != key || manifest.version != VERSION {
         return Err("its manifest belongs to another key".to_owned());
     }
-    match manifest.in_place {
+    let named = |entry: &Entry| Some((entry.name.clone(), Arc::from(entry.group.as_deref()?)));
+    let groups: HashMap<String, Arc<str>> = manifest.series.iter().filter_map(named).collect();
+    let stored = match manifest.in_place {
         true if samples.len() != manifest.series.len() => {
             Err("its manifest is of other samples".to_owned())
         }
@@ -137,7 +143,39 @@ pub(crate) fn load(
             Err(error) => Err(format!("its data breaks a promise: {error}")),
         },
         false => decode(&folder, manifest, Some(stop)).map(Some),
+    };
+    Ok(stored?.map(|(set, checks)| match groups.is_empty() {
+        true => (set, checks),
+        false => (set.grouped(|name| groups.get(name).cloned()), checks),
+    }))
+}
+
+/// Stores the groups of series that are stored, by their names: they stay in their folder, and its manifest is replaced as a
+/// whole.
+pub(crate) fn keep_groups(
+    cache: &Path,
+    key: Key,
+    groups: &HashMap<String, Arc<str>>,
+) -> Result<(), DataError> {
+    let folder = folder(cache, key);
+    let path = folder.join(MANIFEST);
+    let text = match fs::read(&path) {
+        // Whoever pruned the cache took it; it is read on from where it is mapped.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        read => read.map_err(DataError::io("read", &path))?,
+    };
+    let encoded = |error: serde_json::Error| DataError::io("encode", &path)(error.into());
+    let mut manifest: Manifest = serde_json::from_slice(&text).map_err(encoded)?;
+    for entry in &mut manifest.series {
+        entry.group = groups.get(&entry.name).map(|group| group.to_string());
     }
+    let text = serde_json::to_vec_pretty(&manifest).map_err(encoded)?;
+    let new = tempfile::Builder::new().prefix(".manifest").tempfile_in(&folder);
+    let new = new.map_err(DataError::io("write to the folder", &folder))?.into_temp_path();
+    write(&new, &text)?;
+    new.persist(&path).map_err(|error| DataError::io("write", &path)(error.error))?;
+    sync_folder(&folder);
+    Ok(())
 }
 
 /// The times of all samples: each has the first of them.
@@ -167,6 +205,7 @@ fn in_place(manifest: &Manifest, samples: Vec<SeriesValues>) -> Result<SeriesSet
         },
         segments: entry.segments.clone(),
         origin: entry.origin,
+        group: None,
     });
     let (channels, classes) = (manifest.channels.clone(), manifest.classes.clone());
     SeriesSet::looked_at(channels, classes, series.collect())
@@ -212,6 +251,7 @@ fn decode(
             },
             segments: entry.segments,
             origin: entry.origin,
+            group: None,
         });
     }
     // What was stored a moment ago had been looked at.
@@ -357,6 +397,7 @@ impl Making {
                 labels: StepLabels::None,
                 segments: entry.segments.clone(),
                 origin: entry.origin,
+                group: None,
             }
         });
         let set = SeriesSet::looked_at(about.channels.clone(), vec![], series.collect())?;
@@ -558,5 +599,6 @@ pub(crate) fn entry(series: &Series) -> Entry {
             StepLabels::PerStep(_) => LabelKind::PerStep,
             StepLabels::Whole(label) => LabelKind::Whole(*label),
         },
+        group: None,
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn each_part<E: From<DataError>>(
     }
     lines.source.seek(SeekFrom::Start(begin.0)).map_err(failed)?;
     lines.number = begin.1;
-    let (stem, digits) = (input.stem(), all.to_string().len());
+    let (stem, digits) = (input.name(), all.to_string().len());
     let (file, mut done): (Arc<Path>, _) = (Arc::from(path.as_path()), 0);
     loop {
         let part = lines.part(at_once).map_err(failed)?;
@@ -401,7 +401,12 @@ mod tests {
 
     /// Everything in a text, of which so many bytes are taken at once.
     fn parse_by(at_once: usize, text: &[u8]) -> Result<Raw, String> {
-        let input = Input { path: "x.ts".into(), format: Format::Ts, origin: Origin::Train };
+        let input = Input {
+            path: "x.ts".into(),
+            format: Format::Ts,
+            origin: Origin::Train,
+            within: String::new(),
+        };
         let mut all = Raw::default();
         let taken = each_part((&input, &[]), std::io::Cursor::new(text), at_once, |part, _| {
             let before = std::mem::take(&mut all.series);

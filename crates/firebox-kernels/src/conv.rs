@@ -121,6 +121,11 @@ fn of_checked(
     let shift = bias.as_ref().map(|bias| operand("bias", bias));
     let operands = [operand("x", &x), operand("weight", &weight)].into_iter().chain(shift);
     alike("a convolution", operands);
+    // Operands that are rounded are rounded with what is added to them.
+    let (x, noise) = match (precision, noise) {
+        (Precision::F16, Some(noise)) => (noise.add_to(x), None),
+        (_, noise) => (x, noise),
+    };
     match CpuKernels::fused().filter(|_| on_cpu && taken) {
         Some(kernels) => {
             let arithmetic = ConvArithmetic { kernels, bf16: precision == Precision::Bf16 };

@@ -169,13 +169,20 @@ fn operands<'a>(gates: &[&'a GateController]) -> Vec<Operand<'a>> {
     parameters.collect()
 }
 
-/// A parameter made of these parts, without their history.
-fn joined<const D: usize>(parts: impl Iterator<Item = Tensor<D>>) -> Param<Tensor<D>> {
+/// A parameter made of these parts, without their history; frozen unless one of them `learns`.
+fn joined<const D: usize>(
+    parts: impl Iterator<Item = Tensor<D>>,
+    learns: bool,
+) -> Param<Tensor<D>> {
     let parts: Vec<_> = parts.collect();
     let tracked = parts.iter().any(Tensor::is_autodiff);
     let plain = parts.into_iter().map(|part| if part.is_autodiff() { part.inner() } else { part });
     let joined = Tensor::cat(plain.collect(), 0);
-    Param::from_tensor(if tracked { Tensor::from_inner(joined) } else { joined })
+    if !tracked {
+        return Param::from_tensor(joined);
+    }
+    let joined = Param::from_tensor(Tensor::from_inner(joined));
+    if learns { joined } else { joined.set_require_grad(false) }
 }
 
 /// Directions of layers, as they are taken over one after the other.
@@ -227,14 +234,24 @@ impl Stack {
             return Err(ImportError::Types { layer, found });
         }
         let matrix = |part: fn(&GateController) -> &Linear| {
-            joined(gates.iter().map(|gate| part(gate).weight.val()).map(Tensor::transpose))
+            let learns = gates.iter().any(|gate| part(gate).weight.val().is_require_grad());
+            joined(gates.iter().map(|gate| part(gate).weight.val()).map(Tensor::transpose), learns)
         };
         let vector = |part: fn(&GateController) -> &Linear| {
-            joined(gates.iter().map(|gate| {
+            let learns = |gate: &&GateController| {
+                let Linear { weight, bias } = part(gate);
+                let of_weight = || weight.val().is_require_grad();
+                bias.as_ref().map_or_else(of_weight, |bias| bias.val().is_require_grad())
+            };
+            let biases = gates.iter().map(|gate| {
                 let linear = part(gate);
-                let zeros = || Tensor::zeros([units], &linear.weight.val().device());
+                let zeros = || {
+                    let weight = linear.weight.val();
+                    Tensor::zeros([units], (&weight.device(), weight.dtype()))
+                };
                 linear.bias.as_ref().map_or_else(zeros, Param::val)
-            }))
+            });
+            joined(biases, gates.iter().any(learns))
         };
         self.parameters.push(Direction {
             weight_ih: matrix(|gate| &gate.input_transform),

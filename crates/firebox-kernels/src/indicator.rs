@@ -51,7 +51,9 @@ fn from_bits<const D: usize>(holds: &[bool], shape: [usize; D], device: &Device)
     let words = TensorData::new(words, [all[0], 1]);
     let words = Tensor::<2, Int>::from_data(words, (device, DType::I32));
     #[cfg(feature = "cube")]
-    if crate::cuts::GpuKernels::takes(device, DType::F32).is_ok() {
+    if crate::cuts::GpuKernels::takes(device, DType::F32).is_ok()
+        && crate::cuts::is_countable(holds.len())
+    {
         use crate::cube::BitOps;
 
         let words = words.into_dispatch();

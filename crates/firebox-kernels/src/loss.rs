@@ -1,8 +1,8 @@
 //! Losses as one operation each, with gradients derived by hand.
 //!
 //! Every loss is a mean by weights, and comes with the sum of these weights: so batches can be
-//! averaged by what their losses are means of. What has no weight is not read, whatever it holds;
-//! where nothing has a weight, the loss is 0 and so is its gradient.
+//! averaged by what their losses are means of. What has no weight is not read, whatever it holds, but for rows with label
+//! smoothing, of which all classes have a part; where nothing has a weight, the loss is 0 and so is its gradient.
 //!
 //! On Burn's CPU backend a loss in training is one pass in which the gradient takes the place of the
 //! logits or predictions, if nobody else holds them (else of a copy); the backward pass has nothing
@@ -163,6 +163,10 @@ pub fn cross_entropy(
     config: &CrossEntropy<'_>,
 ) -> Result<MeanLoss, LossError> {
     let rows = rows(&logits, targets, config)?;
+    if logits.dims()[1] == 0 {
+        // No target names a class of none, so all rows are passed over.
+        return Ok(MeanLoss { value: in_f32(logits).sum(), weight: 0.0 });
+    }
     let weight: f64 = rows
         .iter()
         .map(|row| {
@@ -262,7 +266,10 @@ fn rows(
             ignored: config.ignore_index,
         })?;
         let weight = config.sample_weights.map_or(1.0, |weights| f64::from(weights[row]));
-        Ok(cpu::Row { class, weight })
+        // With smoothing, the other classes have terms of their own.
+        let of_class = config.class_weights.map(|weights| weights[class as usize]);
+        let counts = of_class != Some(0.0) || smoothing > 0.0;
+        Ok(cpu::Row { class, weight: if counts { weight } else { 0.0 } })
     };
     targets.iter().enumerate().map(one).collect()
 }

@@ -22,7 +22,7 @@ mod gpu;
 
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels};
 use crate::device::{flex, is_flex, own};
@@ -183,22 +183,30 @@ pub fn squared_norm(gradients: &[&Tensor<1>]) -> SquaredNorm {
     const AT_ONCE: usize = 1 << 20;
     let square = |gradient: &&Tensor<1>| {
         let [size] = gradient.dims();
-        let squares = (*gradient).clone().square();
+        // In f16 a square ends at a gradient of 255.
+        let gradient = match gradient.dtype() {
+            DType::F16 | DType::BF16 => (*gradient).clone().cast(DType::F32),
+            _ => (*gradient).clone(),
+        };
+        let squares = gradient.square();
         if size <= AT_ONCE {
             return squares.sum();
         }
         let parts = squares.split(AT_ONCE, 0).into_iter().map(|part| part.sum()).collect();
         Tensor::cat(parts, 0).sum()
     };
-    SquaredNorm::Pending(gradients.iter().map(square).collect())
+    match gradients.is_empty() {
+        true => SquaredNorm::Known(0.0),
+        false => SquaredNorm::Pending(gradients.iter().map(square).collect()),
+    }
 }
 
 /// Updates parameters and moments by their gradients. If a gradient is not finite, all come back as
 /// they are: the caller then counts no update.
 ///
 /// # Panics
-/// If the tensors of a parameter differ in size, type or device, or are not as many as the rule needs; the message
-/// holds the shapes and types.
+/// If the tensors of a parameter differ in size, type or device, or are not as many as the rule needs, and for AdamW in f16:
+/// squares of gradients below 2.4e-4 are zeros there, by which its steps are divided. The message holds the shapes and types.
 #[track_caller]
 pub fn update_parameters(
     rule: &UpdateRule,
@@ -326,6 +334,12 @@ fn kernels_for<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> Option<C
 #[track_caller]
 fn check(rule: &UpdateRule, update: &ParameterUpdate) {
     alike("an update of a parameter", update.operands());
+    assert!(
+        !(matches!(rule, UpdateRule::AdamW { .. }) && update.parameter.dtype() == DType::F16),
+        "AdamW was given a parameter in F16, which has no room for the squares of gradients: keep parameters, gradients and \
+         moments in F32, and cast what the model computes with ({})",
+        types(update.operands())
+    );
     let ([parameter], [gradient]) = (update.parameter.dims(), update.gradient.dims());
     let moments = update.moments.iter().map(|moment| moment.dims()[0]);
     assert!(

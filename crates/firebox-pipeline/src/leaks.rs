@@ -282,8 +282,9 @@ fn splits(
         return Ok(named.collect());
     }
     let given = config.data.test.is_some();
-    let rule =
-        config.split.unwrap_or_else(|| SplitRule::automatic(given, clock, set.series().len()).0);
+    let rule = config.split.unwrap_or_else(|| {
+        SplitRule::automatic(given, set.groups() > 0, clock, set.series().len()).0
+    });
     let split = split(set, &config.window.rule(), &rule, &labels(config, set, clock)?)?;
     Ok(vec![("the split".to_owned(), split)])
 }

@@ -174,9 +174,15 @@ impl<S: Source> Source for Stoppable<S> {
 }
 
 /// Consecutive windows that hang together, which intervals must know: those that share a step, and where the series of the
-/// test part were drawn among all, as many as one of them has in the mean. What is alike in the windows of one subject says
-/// nothing of other subjects.
+/// test part were drawn among all, as many as one of them has in the mean, or one group of them. What is alike in the windows
+/// of one subject says nothing of other subjects.
 pub(crate) fn overlap(config: &PipelineConfig, windows: &Windows) -> usize {
+    let set = &windows.ingested.set;
+    if set.groups() > 0 {
+        // Series of a group stand together.
+        let (test, units) = (windows.parts.test.windows(), set.units());
+        return test.len().div_ceil(units_of(test, |series| units[series as usize]).max(1));
+    }
     if config.window.whole {
         return 1;
     }
@@ -184,25 +190,26 @@ pub(crate) fn overlap(config: &PipelineConfig, windows: &Windows) -> usize {
     let of_a_series = match windows.rule {
         SplitRule::Series { .. } => {
             let test = windows.parts.test.windows();
-            test.len().div_ceil(series_of(test).max(1))
+            test.len().div_ceil(units_of(test, |series| series as usize).max(1))
         }
         _ => 1,
     };
     share_a_step.max(of_a_series)
 }
 
-/// Series that these windows are of.
-pub(crate) fn series_of(windows: &WindowList) -> usize {
-    let mut series: Vec<u32> = Vec::new();
+/// Series that these windows are of, each counted as the unit that it belongs to.
+pub(crate) fn units_of(windows: &WindowList, unit: impl Fn(u32) -> usize) -> usize {
+    let mut units: Vec<usize> = Vec::new();
     for window in windows {
         // Windows of one series mostly stand together.
-        if series.last() != Some(&window.series) {
-            series.push(window.series);
+        let own = unit(window.series);
+        if units.last() != Some(&own) {
+            units.push(own);
         }
     }
-    series.sort_unstable();
-    series.dedup();
-    series.len()
+    units.sort_unstable();
+    units.dedup();
+    units.len()
 }
 
 pub(crate) fn channel_names(windows: &Windows) -> Vec<String> {
@@ -221,9 +228,14 @@ pub(crate) fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<S
 
 fn split_table(windows: &Windows) -> Table {
     let parts = &windows.parts;
+    let set = &windows.ingested.set;
+    let units = (set.groups() > 0).then(|| set.units());
     let row = |name: &str, part: &firebox_core::Windows| {
         let labelled = part.windows().iter().filter(|window| window.label.is_some()).count();
-        vec![name.to_owned(), part.len().to_string(), labelled.to_string()]
+        let mut row = vec![name.to_owned(), part.len().to_string(), labelled.to_string()];
+        let groups = |units: &Vec<usize>| units_of(part.windows(), |series| units[series as usize]);
+        row.extend(units.as_ref().map(|units| groups(units).to_string()));
+        row
     };
     let rows = vec![
         row("training", &parts.train),
@@ -242,7 +254,8 @@ fn split_table(windows: &Windows) -> Table {
         )
     });
     let note = format!("By {}: {}.{boundaries}", written(&windows.rule), windows.chosen);
-    table("Split", note, &["part", "windows", "labelled"], rows)
+    let columns = ["part", "windows", "labelled", "groups"];
+    table("Split", note, &columns[..if units.is_some() { 4 } else { 3 }], rows)
 }
 
 /// A time as text.

@@ -99,9 +99,12 @@ fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
     let (rule, why) = match (config.split, checks) {
         (Some(rule), _) => (rule, "as written"),
         (None, Some(checks)) => {
-            SplitRule::automatic(given, checks.span.is_some(), checks.series as usize)
+            let (clock, series) = (checks.span.is_some(), checks.series as usize);
+            SplitRule::automatic(given, config.data.is_grouped(), clock, series)
         }
-        (None, None) if given => SplitRule::automatic(given, false, 0),
+        (None, None) if given || config.data.is_grouped() => {
+            SplitRule::automatic(given, config.data.is_grouped(), false, 0)
+        }
         (None, None) => {
             return "follows from the data: by time, or by whole series where several have no times"
                 .to_owned();
@@ -141,6 +144,6 @@ mod tests {
         let expected = "there is no test part to measure on";
         assert!(said(SplitRule::time(0.1, 0.0)).ends_with(expected));
         assert!(!said(SplitRule::time(0.1, 0.2)).contains(expected));
-        assert!(!said(SplitRule::automatic(true, true, 1).0).contains(expected));
+        assert!(!said(SplitRule::automatic(true, false, true, 1).0).contains(expected));
     }
 }

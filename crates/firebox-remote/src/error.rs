@@ -148,8 +148,14 @@ pub enum RemoteError {
     },
     /// The local disk is full.
     #[error(
-        "`{url}` takes {bytes} bytes, and the disk of `{}` has no room for the last {lacking} of them\n  make room there, or set `run.cache` to a folder on another disk; what was fetched is kept, so trying again goes on",
-        path.display()
+        "`{url}` takes {bytes} bytes, and {}, or set `run.cache` to a folder on another disk; what was fetched is kept, so trying again goes on",
+        match source.kind() {
+            std::io::ErrorKind::FileTooLarge => format!(
+                "no file may be as large as `{}` would be, by a limit of the process or of the disk's file system\n  raise the limit (`ulimit -f`)",
+                path.display()
+            ),
+            _ => format!("the disk of `{}` has no room for the last {lacking} of them\n  make room there", path.display()),
+        }
     )]
     Full {
         /// The URL.

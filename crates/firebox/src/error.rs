@@ -100,9 +100,12 @@ fn causes(error: &anyhow::Error) -> Vec<String> {
 
 /// What helps where a disk takes nothing, whatever was to be written.
 fn way_out(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
-    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     match cause.downcast_ref::<std::io::Error>()?.kind() {
         StorageFull | QuotaExceeded => Some("\n  free some space, or name a place on another disk"),
+        FileTooLarge => Some(
+            "\n  no file may be as large there: raise the limit (`ulimit -f`), or name a place on a disk that takes larger files",
+        ),
         ReadOnlyFilesystem => Some("\n  name a place that can be written to"),
         _ => None,
     }
@@ -133,6 +136,8 @@ mod tests {
         let full = "\n  free some space, or name a place on another disk";
         assert!(said(ErrorKind::StorageFull).ends_with(full), "{}", said(ErrorKind::StorageFull));
         assert!(said(ErrorKind::QuotaExceeded).ends_with(full));
+        let limited = said(ErrorKind::FileTooLarge);
+        assert!(limited.contains("raise the limit (`ulimit -f`)"), "{limited}");
         let locked = said(ErrorKind::ReadOnlyFilesystem);
         assert!(locked.ends_with("\n  name a place that can be written to"), "{locked}");
         assert_eq!(said(ErrorKind::NotFound).lines().count(), 2);

@@ -2,7 +2,8 @@
 
 use super::{EqualPolicy, SplitError};
 use crate::equal::{
-    equal_to_tests, firsts, joined, names, units, with_steps_of_each_other, with_steps_of_tests,
+    equal_to_tests, firsts, joined, names, of_groups_of_tests, units, with_steps_of_each_other,
+    with_steps_of_tests,
 };
 use crate::{EqualSeries, Origin, SeriesSet, SharedStretch, Stream};
 
@@ -34,17 +35,19 @@ pub(super) fn parts_given(
     let firsts = firsts(set);
     let equal = equal_to_tests(set, &firsts, &train);
     let within = with_steps_of_tests(set, &train, &equal);
-    let mut tested = EqualSeries::tested(set, &equal, &within);
+    let grouped = of_groups_of_tests(set, &train);
+    let mut tested = EqualSeries::tested(set, &equal, &within, &grouped);
     if policy == EqualPolicy::Error {
-        refuse(set, &equal, &within)?;
+        refuse(set, &equal, &within, &grouped)?;
     }
     if policy == EqualPolicy::Drop {
-        if equal.len() + within.len() == train.len() {
+        let pairs = equal.iter().chain(&grouped).map(|[index, _]| *index);
+        tested.left_out = pairs.chain(within.iter().map(|stretch| stretch.series[0])).collect();
+        tested.left_out.sort_unstable();
+        tested.left_out.dedup();
+        if tested.left_out.len() == train.len() {
             return Err(SplitError::NothingElse { series: train.len() });
         }
-        let equal = equal.iter().map(|[index, _]| *index);
-        tested.left_out = equal.chain(within.iter().map(|stretch| stretch.series[0])).collect();
-        tested.left_out.sort_unstable();
         tested.left_out.iter().for_each(|index| parts[*index] = LEFT_OUT);
         train.retain(|index| parts[*index] != LEFT_OUT);
     }
@@ -58,6 +61,7 @@ pub(super) fn parts_given(
     if validation > 0.0 {
         pairs = with_steps_of_each_other(set, &train);
         drawn = EqualSeries::drawn(set, &units(&firsts, &train)).overlapping(set, &firsts, &pairs);
+        pairs.extend(with_groups(set, &train));
     }
     let units = units(&joined(&firsts, &pairs), &train);
     let EqualSeries { together, drawn, overlapping, overlap, .. } = drawn;
@@ -74,15 +78,32 @@ pub(super) fn parts_given(
     Ok((parts, equal))
 }
 
-/// Refuses training series that equal one of a test file, or have steps of one.
+/// Pairs of these series that are of one group.
+fn with_groups(set: &SeriesSet, of: &[usize]) -> Vec<[usize; 2]> {
+    let mut firsts = std::collections::HashMap::new();
+    let pair = |index: &usize| {
+        let group = set.series()[*index].group.as_ref()?;
+        let first = *firsts.entry(group).or_insert(*index);
+        (first != *index).then_some([first, *index])
+    };
+    of.iter().filter_map(pair).collect()
+}
+
+/// Refuses training series that equal one of a test file, are of a group of one, or have steps of one.
 fn refuse(
     set: &SeriesSet,
     equal: &[[usize; 2]],
     within: &[SharedStretch],
+    grouped: &[[usize; 2]],
 ) -> Result<(), SplitError> {
     if let Some(pair) = equal.first() {
         let ([train, test], series) = (names(set, *pair), equal.len());
         return Err(SplitError::Equal { series, train, test });
+    }
+    if let Some(pair) = grouped.first() {
+        let ([train, test], series) = (names(set, *pair), grouped.len());
+        let group = set.series()[pair[0]].group.as_deref().unwrap_or_default().to_owned();
+        return Err(SplitError::Grouped { series, train, test, group });
     }
     let Some(stretch) = within.first() else { return Ok(()) };
     let ([train, test], series) = (names(set, stretch.series), within.len());
@@ -101,7 +122,8 @@ pub(super) fn parts_drawn(
     let firsts = firsts(set);
     let pairs = with_steps_of_each_other(set, &all);
     let equal = EqualSeries::drawn(set, &units(&firsts, &all)).overlapping(set, &firsts, &pairs);
-    let units = units(&joined(&firsts, &pairs), &all);
+    let together = [pairs, with_groups(set, &all)].concat();
+    let units = units(&joined(&firsts, &together), &all);
     draw(set, units, &[(2, test), (1, validation)], Stream::new(seed, "series split"), &mut parts);
     (parts, equal)
 }
@@ -406,7 +428,7 @@ mod tests {
         assert_eq!((kept.train.len() + kept.validation.len(), kept.equal.tested), (10, 3));
         // Nothing else changes where none are equal, and a rule that is read has the default.
         let read: SplitRule = serde_json::from_str(r#"{"given": {}}"#).unwrap();
-        assert_eq!(read, SplitRule::automatic(true, true, 1).0);
+        assert_eq!(read, SplitRule::automatic(true, false, true, 1).0);
         let only = of_values(&[(7.0, None, Origin::Train), (7.0, None, Origin::Test)]);
         let drop = SplitRule::Given { validation: 0.0, seed: 1, equal: EqualPolicy::Drop };
         let empty = split(&only, &rule(6, 1), &drop, &Labels::None).unwrap_err().to_string();
@@ -461,6 +483,104 @@ mod tests {
         });
         let later = SeriesSet::new(set.channels().to_vec(), vec![], later).unwrap();
         assert_eq!(parts_drawn(&later, 0.1, 0.2, 1).1, EqualSeries::default());
+    }
+
+    /// Series of one value each, of these groups and classes.
+    fn of_groups(series: &[(Option<u32>, u32, Origin)]) -> SeriesSet {
+        let all = series.iter().enumerate().map(|(index, (_, class, origin))| Series {
+            labels: StepLabels::Whole(*class),
+            origin: *origin,
+            ..Series::regular(format!("s{index}"), 0, 1, vec![index as f64; 5], 1)
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        let classes = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let set = SeriesSet::new(channels, classes, all.collect()).unwrap();
+        let group = |name: &str| {
+            let index: usize = name[1..].parse().unwrap();
+            series[index].0.map(|group| Arc::from(format!("g{group}")))
+        };
+        set.grouped(group)
+    }
+
+    #[test]
+    fn series_of_one_group_stand_together_and_are_drawn_for_one_part() {
+        let mut draws = Stream::new(4, "groups").draws();
+        for seed in 0..60 {
+            let all: Vec<_> = (0..80)
+                .map(|_| {
+                    let group = Some(draws.below(12) as u32).filter(|group| *group < 11);
+                    (group, draws.below(3) as u32, Origin::Unassigned)
+                })
+                .collect();
+            let set = of_groups(&all);
+            let units = set.units();
+            assert!(units.is_sorted(), "{units:?}");
+            let groups = set.series().iter().filter_map(|series| series.group.clone());
+            let groups: std::collections::BTreeSet<_> = groups.collect();
+            assert_eq!(set.groups(), groups.len());
+            let (parts, equal) = parts_drawn(&set, 0.2, 0.3, seed);
+            let apart = (0..80).find(|index| parts[*index] != parts[units[*index]]);
+            assert_eq!((apart, equal), (None, EqualSeries::default()), "{seed}: {parts:?}");
+            let of = |part| parts.iter().filter(|own| **own == part).count();
+            // A group has about seven series.
+            assert!(of(2).abs_diff(24) <= 7 && of(1).abs_diff(16) <= 7, "{seed}: {parts:?}");
+            // So it is for the validation of a given training set.
+            let given: Vec<_> = all
+                .iter()
+                .map(|(group, class, _)| match group {
+                    Some(0 | 1) => (*group, *class, Origin::Test),
+                    _ => (*group, *class, Origin::Train),
+                })
+                .collect();
+            let given = of_groups(&given);
+            let (parts, _) = parts_given(&given, 0.3, seed, EqualPolicy::Error).unwrap();
+            let units = given.units();
+            assert!((0..80).all(|index| parts[index] == parts[units[index]]), "{seed}: {parts:?}");
+            assert!(parts.contains(&1) && parts.contains(&0));
+        }
+    }
+
+    #[test]
+    fn without_groups_nothing_is_drawn_otherwise() {
+        let all: Vec<_> = (0..40).map(|index| (None, index % 3, Origin::Unassigned)).collect();
+        let set = of_groups(&all);
+        assert_eq!((set.groups(), set.units()), (0, (0..40).collect()));
+        // Groups of one are no groups.
+        let alone: Vec<_> =
+            (0..40).map(|index| (Some(index), index % 3, Origin::Unassigned)).collect();
+        for seed in 0..20 {
+            assert_eq!(
+                parts_drawn(&set, 0.2, 0.3, seed),
+                parts_drawn(&of_groups(&alone), 0.2, 0.3, seed)
+            );
+        }
+    }
+
+    #[test]
+    fn training_series_of_groups_of_test_series_are_refused_or_left_out() {
+        let all: Vec<_> = (0..12)
+            .map(|index| {
+                let origin = if index < 9 { Origin::Train } else { Origin::Test };
+                (Some(index / 2), index % 2, origin)
+            })
+            .collect();
+        // `s8` is of the group of `s9`.
+        let set = Arc::new(of_groups(&all));
+        let given = |equal| SplitRule::Given { validation: 0.3, seed: 2, equal };
+        let of = |equal| split(&set, &rule(5, 1), &given(equal), &Labels::None);
+        let said = of(EqualPolicy::Error).unwrap_err().to_string();
+        let expected = "1 series of the training files is of groups that test files have, such as `s8` and `s9` of the group `g4`: ";
+        assert!(said.starts_with(expected) && said.contains("split.given.equal=drop"), "{said}");
+        let dropped = of(EqualPolicy::Drop).unwrap();
+        assert_eq!((dropped.equal.left_out.clone(), dropped.equal.grouped), (vec![8], 1));
+        let seen = dropped.train.windows().iter().chain(dropped.validation.windows());
+        assert_eq!(seen.filter(|window| window.series == 8).count(), 0);
+        let [warning] = &dropped.equal.warnings()[..] else { panic!("{:?}", dropped.equal) };
+        let expected = "1 series of the training files is of groups of the test files, such as `s8`, of the group of `s9`, and is left out";
+        assert!(warning.starts_with(expected), "{warning}");
+        let kept = of(EqualPolicy::Keep).unwrap();
+        assert_eq!(kept.train.len() + kept.validation.len(), 9);
+        assert!(kept.equal.warnings()[0].contains("what is alike in a group"));
     }
 
     #[test]

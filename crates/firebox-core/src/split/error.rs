@@ -85,9 +85,24 @@ pub enum SplitError {
         /// The one that it equals.
         test: String,
     },
+    /// Training series of groups of test series.
+    #[error(
+        "{series} series of the training files {} of groups that test files have, such as `{train}` and `{test}` of the group `{group}`: groups are to stay in one part\n  leave such series out of training by split.given.equal = \"drop\" (--set split.given.equal=drop), train on them by \"keep\", or take `data.columns.group` and `data.group_pattern` out where the split is published as it is",
+        if *series == 1 { "is" } else { "are" }
+    )]
+    Grouped {
+        /// Training series of such groups.
+        series: usize,
+        /// One of them.
+        train: String,
+        /// A test series of its group.
+        test: String,
+        /// The group.
+        group: String,
+    },
     /// Training series that all equal a test series, where such are left out.
     #[error(
-        "each series of the training files, {series} in all, equals one of the test files, value for value, or has steps of one: split.given.equal = \"drop\" leaves nothing to train on\n  name other files to train on in `data.path`"
+        "each series of the training files, {series} in all, equals one of the test files, value for value, has steps of one, or is of its group: split.given.equal = \"drop\" leaves nothing to train on\n  name other files to train on in `data.path`"
     )]
     NothingElse {
         /// Training series.

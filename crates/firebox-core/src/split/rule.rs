@@ -81,13 +81,22 @@ impl SplitRule {
     }
 
     /// The rule for data of which the user wrote none, and why: as the files give it where they
-    /// give a test set; by whole series where several of them share no clock; else by time.
-    pub fn automatic(given: bool, clock: bool, series: usize) -> (Self, &'static str) {
+    /// give a test set; by whole series where they have groups, or several of them share no clock; else by time.
+    pub fn automatic(
+        given: bool,
+        grouped: bool,
+        clock: bool,
+        series: usize,
+    ) -> (Self, &'static str) {
         let (validation, test, seed) = (tenth(), fifth(), seed());
         match () {
             () if given => (
                 Self::Given { validation, seed, equal: EqualPolicy::Error },
                 "`data.test` names a test set, so its series are the test part and validation is drawn from the others",
+            ),
+            () if grouped => (
+                Self::Series { validation, test, seed },
+                "the series have groups, which are to stay in one part: whole groups are drawn for each",
             ),
             () if !clock && series > 1 => (
                 Self::Series { validation, test, seed },
@@ -148,10 +157,10 @@ pub(super) fn way_out(rule: &SplitRule) -> &'static str {
             "give it a larger share in [split.time], set a smaller `gap` there, or make windows shorter; for samples without a clock, split them by [split.series], or by [split.given] with `data.test`"
         }
         SplitRule::Series { .. } => {
-            "give it a larger share in [split.series], or more series; each class keeps at least one series for training, and series that are equal or have steps of each other stay in one part"
+            "give it a larger share in [split.series], or more series; each class keeps at least one series for training, and series that are equal, of one group or have steps of each other stay in one part"
         }
         SplitRule::Given { .. } => {
-            "give it a larger share in [split.given], or more series; each class keeps at least one series for training, and equal series stay in one part"
+            "give it a larger share in [split.given], or more series; each class keeps at least one series for training, and series that are equal or of one group stay in one part"
         }
     }
 }
@@ -162,9 +171,13 @@ mod tests {
 
     #[test]
     fn the_automatic_rule_never_cuts_across_samples_or_a_given_test_set() {
-        let name = |given, clock, series| SplitRule::automatic(given, clock, series).0.name();
-        assert_eq!(name(true, true, 1), "given");
-        assert_eq!(name(false, false, 9), "series");
-        assert_eq!([name(false, false, 1), name(false, true, 9)], ["time", "time"]);
+        let name = |given, grouped, clock, series| {
+            SplitRule::automatic(given, grouped, clock, series).0.name()
+        };
+        assert_eq!(name(true, false, true, 1), "given");
+        assert_eq!(name(true, true, true, 9), "given");
+        assert_eq!(name(false, false, false, 9), "series");
+        assert_eq!(name(false, true, true, 9), "series");
+        assert_eq!([name(false, false, false, 1), name(false, false, true, 9)], ["time", "time"]);
     }
 }

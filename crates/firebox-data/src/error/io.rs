@@ -17,9 +17,10 @@ impl DataError {
             return !matches!(self, Self::Stopped | Self::NoRoom { .. });
         };
         match source.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
-                false
-            }
+            ErrorKind::StorageFull
+            | ErrorKind::FileTooLarge
+            | ErrorKind::QuotaExceeded
+            | ErrorKind::ReadOnlyFilesystem => false,
             ErrorKind::NotFound
             | ErrorKind::PermissionDenied
             | ErrorKind::NotADirectory
@@ -39,6 +40,9 @@ impl fmt::Display for Room<'_> {
         f.write_str(match self.0.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                 "\n  free some space, or name a place on another disk"
+            }
+            ErrorKind::FileTooLarge => {
+                "\n  no file may be as large there: raise the limit (`ulimit -f`), or name a place on a disk that takes larger files"
             }
             ErrorKind::ReadOnlyFilesystem => "\n  name a place that can be written to",
             _ => "",

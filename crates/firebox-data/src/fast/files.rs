@@ -122,7 +122,7 @@ pub(super) fn in_groups(
     if sink.is_memory() && of.1.series.is_none() && taken.keeps_all() {
         match to_their_places((groups, share), at_once, (zone, coded.channels.len()), table_of) {
             Ok((look, values, times)) => {
-                taken.series(&input.stem(), of, 0, sink)?.adopt(look, values, times);
+                taken.series(&input.name(), of, 0, sink)?.adopt(look, values, times);
                 return taken.end_file(sink);
             }
             // Rows may be left out, and those behind them lie elsewhere: once more, one part behind the other.

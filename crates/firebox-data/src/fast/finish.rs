@@ -287,6 +287,7 @@ fn of_store_or_memory(short: Short, work: Work, labelled: bool) -> (Series, Entr
         steps: counts.steps as usize,
         segments: segments.clone(),
         labels: if labelled { LabelKind::PerStep } else { LabelKind::None },
+        group: None,
     };
     let series = Series {
         name: raw.name,
@@ -298,6 +299,7 @@ fn of_store_or_memory(short: Short, work: Work, labelled: bool) -> (Series, Entr
         },
         segments,
         origin: raw.origin,
+        group: None,
     };
     (series, entry)
 }

@@ -26,7 +26,7 @@ impl Grouped {
         let mut names = Interner::default();
         let codes = match series {
             Some(column) => reading.codes(column, &mut names).ok()?,
-            None => vec![names.code(&reading.input.stem()); reading.frame.height()],
+            None => vec![names.code(&reading.input.name()); reading.frame.height()],
         };
         (!codes.contains(&NO_LABEL)).then_some(())?;
         let (order, ends) = order(&codes, names.names.len());

@@ -517,7 +517,12 @@ mod tests {
     }
 
     fn input(name: &str) -> Input {
-        Input { path: name.into(), format: Format::Csv, origin: Origin::Unassigned }
+        Input {
+            path: name.into(),
+            format: Format::Csv,
+            origin: Origin::Unassigned,
+            within: String::new(),
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub(super) struct Run {
 fn runs(reading: &Reading<'_>) -> Result<Vec<Run>, Stop> {
     let rows = 0..reading.frame.height();
     let Some(column) = &reading.mapping.series else {
-        return Ok(vec![Run { name: reading.input.stem(), rows }]);
+        return Ok(vec![Run { name: reading.input.name(), rows }]);
     };
     let mut names = Interner::default();
     let codes = known(reading.codes(column, &mut names).ok())?;
@@ -204,7 +204,7 @@ impl Taken {
             return apart.check_room(of.1, rows, folder, firebox_cache::free_bytes(folder));
         }
         if sink.is_memory() && of.1.series.is_none() {
-            self.series(&of.0.stem(), of, 0, sink)?.expect(rows);
+            self.series(&of.0.name(), of, 0, sink)?.expect(rows);
         }
         Ok(())
     }

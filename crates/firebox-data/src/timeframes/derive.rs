@@ -41,6 +41,7 @@ pub(crate) fn derive(
     let series = series.map(|(of, (found, steps))| Series {
         name: of.name.clone(),
         origin: of.origin,
+        group: of.group.clone(),
         labels: match &of.labels {
             StepLabels::PerStep(labels) => {
                 StepLabels::PerStep(steps.rows.iter().map(|row| labels[*row]).collect())

@@ -4,6 +4,7 @@
 
 mod checks;
 mod formats;
+mod groups;
 mod messages;
 mod real;
 mod store;

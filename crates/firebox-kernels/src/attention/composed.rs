@@ -31,14 +31,12 @@ pub(super) fn attention(
         x.reshape([batch, rows, heads, size]).swap_dims(1, 2)
     });
     let q = q.mul_scalar(settings.scale(size));
-    let mut scores = product_of_rounded(settings.precision, q, k.swap_dims(2, 3));
+    let scores = product_of_rounded(settings.precision, q, k.swap_dims(2, 3));
     let sight = settings.sight(sizes);
-    if let Some(hidden) = hidden(&scores, sizes, lengths, sight) {
-        // Finite, so that a query that sees nothing is not NaN; it is cleared at the end.
-        let lowest = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
-        scores = scores.mask_fill(hidden, lowest);
-    }
-    let mut p = softmax(scores, 3);
+    let mut p = match hidden(&scores, sizes, lengths, sight) {
+        Some(hidden) => softmax_of_seen(scores, hidden),
+        None => softmax(scores, 3),
+    };
     if let Some(mask) = mask {
         let factors = factors(&p, sizes, mask);
         p = p * factors;
@@ -57,6 +55,18 @@ pub(super) fn attention(
         })
         .collect();
     clear(out, Some(&seen))
+}
+
+/// Softmax over the last axis, with weight on what is not hidden alone. Of scores in f16 it is taken in f32: there is no
+/// room for a number in f16 below all that they may be. A row that sees nothing has weights of no use, and no NaN.
+pub(super) fn softmax_of_seen(scores: Tensor<4>, hidden: Tensor<4, Bool>) -> Tensor<4> {
+    const LOWEST: f32 = -1e30;
+    if scores.dtype() != DType::F16 {
+        return softmax(scores.mask_fill(hidden, LOWEST), 3);
+    }
+    let p = softmax(scores.cast(DType::F32).mask_fill(hidden.clone(), LOWEST), 3);
+    // Where all that is seen is infinitely low, what is hidden would have all the weight.
+    p.mask_fill(hidden, 0.0).cast(DType::F16)
 }
 
 /// Zero after each length.

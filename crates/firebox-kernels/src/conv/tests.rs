@@ -309,7 +309,7 @@ fn noise_is_as_if_it_had_been_added_before() {
     let noisy: Vec<f32> = noise.add_to(x).into_data().iter::<f32>().collect();
     let before = Case { x: noisy, ..Case::new(case.conv, true) };
     for kernels in CpuKernels::available() {
-        for precision in [Precision::F32, Precision::Bf16] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
             let (within, apart) =
                 kernels.force(|| (case.run(precision, Some(noise)), before.run(precision, None)));
             assert!(within == apart, "{kernels:?} {precision}");

@@ -2,7 +2,9 @@
 //! made in parts.
 
 use burn::backend::cubecl::dtype_to_storage_type;
+use burn::backend::ops::FloatTensorOps;
 use burn::tensor::DType;
+use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl::{self, CubeCount, prelude::*};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -11,7 +13,7 @@ use super::columns::{add_down, column, first_row, stride};
 use super::device::{self, without_cores};
 use super::tensors::empty;
 use super::watch::{LaunchedWork, launching};
-use crate::cuts::{Columns, Team};
+use crate::cuts::{Columns, Team, is_countable};
 
 /// What the rows of each cube add up to, in f32. `CUBE_POS_Z` is the matrix, `CUBE_POS_X` a block of columns, and the
 /// cubes along y share the rows.
@@ -53,6 +55,12 @@ pub(super) fn over_rows(
     [matrices, rows, width]: [usize; 3],
     to: DType,
 ) -> CubeTensor {
+    if !is_countable(matrices * rows * width) {
+        // Burn's own sum counts in 64 bits where it has to.
+        let x = CubeBackend::float_reshape(x, [matrices, rows, width].into());
+        let sums = CubeBackend::float_cast(CubeBackend::float_sum_dim(x, 1), to.into());
+        return CubeBackend::float_reshape(sums, [matrices, width].into());
+    }
     let x = into_contiguous(x);
     let columns = Columns::summed(&without_cores(&x.client), matrices, rows, width);
     if columns.cubes == 1 {

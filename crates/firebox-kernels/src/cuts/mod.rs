@@ -33,5 +33,5 @@ pub(crate) use product::{PRODUCT_TILES, ProductSizes, ProductTile, Runs, vector}
 pub(crate) use recurrent::{CUTS, Cut, Layer, Pass, parts};
 pub use recurrent::{GpuKernels, NoGpuKernels};
 pub(crate) use strips::Strips;
-pub(crate) use sweep::{Sweep, tensors_at_once};
+pub(crate) use sweep::{Sweep, is_countable, tensors_at_once};
 pub(crate) use teams::{Columns, Scatter, Spread, Team, batch_norm_fits, norm_fits, product_parts};

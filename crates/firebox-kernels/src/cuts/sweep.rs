@@ -14,6 +14,11 @@ const CUBES: usize = 65_535;
 /// Buffers of a launch besides those of its tensors: a table, and the sizes.
 const OTHER_BUFFERS: usize = 2;
 
+/// Whether the kernels, which count in 32 bits, can count so many numbers and go a stride beyond them.
+pub(crate) fn is_countable(numbers: usize) -> bool {
+    numbers <= 1 << 31
+}
+
 /// How many tensors, or parameters with as many buffers, a launch can take.
 pub(crate) fn tensors_at_once(hardware: &Hardware, buffers: usize) -> usize {
     (hardware.bindings.saturating_sub(OTHER_BUFFERS) / buffers).min(TENSORS)
@@ -67,6 +72,12 @@ mod tests {
         let large = Sweep::new(&device, team, [1 << 30, 1, 1 << 30].into_iter());
         assert_eq!(large.ends, [21_845, 21_846, 43_691]);
         assert_eq!(Sweep::new(&device, team, [0; 0].into_iter()).cubes(), 0);
+    }
+
+    #[test]
+    fn what_32_bits_do_not_count_is_not_taken() {
+        assert!(is_countable(0) && is_countable(1 << 31));
+        assert!(!is_countable((1 << 31) + 1) && !is_countable(1 << 32));
     }
 
     #[test]

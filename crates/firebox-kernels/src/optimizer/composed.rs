@@ -1,11 +1,34 @@
 //! Optimizer steps composed of Burn's own operations: for every device, and the yardstick of the fused
 //! ones.
 
+use burn::tensor::DType;
+
 use super::{ParameterUpdate, StepState, UpdateRule, adamw_numbers, sgd_numbers};
 use crate::cpu;
 
-/// Updates one parameter.
+/// Updates one parameter; of one in half precision, each number is rounded once, at the end.
 pub(super) fn update(
+    rule: &UpdateRule,
+    prepare: cpu::Prepare,
+    state: &StepState,
+    update: &mut ParameterUpdate,
+) {
+    let dtype = update.parameter.dtype();
+    if !matches!(dtype, DType::F16 | DType::BF16) {
+        return in_its_type(rule, prepare, state, update);
+    }
+    let cast = |update: &mut ParameterUpdate, dtype: DType| {
+        let ParameterUpdate { parameter, gradient, moments, .. } = update;
+        for tensor in [parameter, gradient].into_iter().chain(moments) {
+            *tensor = tensor.clone().cast(dtype);
+        }
+    };
+    cast(update, DType::F32);
+    in_its_type(rule, prepare, state, update);
+    cast(update, dtype);
+}
+
+fn in_its_type(
     rule: &UpdateRule,
     prepare: cpu::Prepare,
     state: &StepState,

@@ -291,7 +291,7 @@ impl DeviceConstants {
         });
         let rows: Vec<f32> = rows.collect();
         match &self.0 {
-            Some((known, tensor)) if *known == rows => tensor.clone(),
+            Some((known, tensor)) if *known == rows && tensor.device() == *device => tensor.clone(),
             _ => {
                 let data = TensorData::new(rows.clone(), [updates.len(), 3]);
                 let tensor = Tensor::from_data(data, (device, DType::F32));

@@ -7,12 +7,14 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use super::{ParameterUpdate, UpdateRule};
 use crate::cpu;
 use crate::cube::{COLUMNS, Combination, DESCENT_COLUMNS, OptimizerOps, TensorList, has_room};
-use crate::cuts::GpuKernels;
+use crate::cuts::{GpuKernels, is_countable};
 
 /// Whether the kernels take all of these tensors.
 pub(super) fn takes<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> bool {
     let Some(first) = tensors.next() else { return false };
-    let fits = |tensor: &Tensor<1>| tensor.dtype() == DType::F32 && !tensor.is_autodiff();
+    let fits = |tensor: &Tensor<1>| {
+        tensor.dtype() == DType::F32 && !tensor.is_autodiff() && is_countable(tensor.dims()[0])
+    };
     let device = first.device();
     fits(first)
         && tensors.all(|tensor| fits(tensor) && tensor.device() == device)
@@ -110,7 +112,10 @@ pub(super) fn combines<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> 
     let Some(first) = tensors.next() else { return false };
     let (device, dtype) = (first.device(), first.dtype());
     let alike = |tensor: &Tensor<1>| {
-        tensor.dtype() == dtype && tensor.device() == device && !tensor.is_autodiff()
+        tensor.dtype() == dtype
+            && tensor.device() == device
+            && !tensor.is_autodiff()
+            && is_countable(tensor.dims()[0])
     };
     alike(first)
         && tensors.all(alike)

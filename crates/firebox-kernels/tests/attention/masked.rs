@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use firebox_core::{Precision, Stream};
-use firebox_kernels::{Attention, CpuKernels, attention_masked, self_attention_masked};
+use firebox_kernels::{Attention, CpuKernels, attention, attention_masked, self_attention_masked};
 
 use crate::case::{
     is_clear_outside, mask, masked, problem, run, run_packed, settings, tensor, values,
@@ -190,6 +190,38 @@ fn nothing_gives_nothing() {
 thread_local! {
     /// Where this thread panicked last.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn what_is_hidden_stays_hidden_in_half_precision() {
+    let of = |numbers: [f32; 2], dtype| {
+        let numbers = Tensor::<1>::from_floats(numbers, &Device::flex());
+        numbers.reshape([1, 2, 1]).cast(dtype)
+    };
+    // Scores near the end of f16, and beyond it.
+    for dtype in [DType::F16, DType::BF16, DType::F32] {
+        for large in [1.0, 100.0, 247.0, 300.0] {
+            let settings = Attention { causal: true, scale: Some(1.0), ..Attention::new(1) };
+            let (q, k, v) =
+                (of([large, 0.0], dtype), of([-large, -large], dtype), of([1.0, 2.0], dtype));
+            let out = attention(q.clone(), k.clone(), v.clone(), None, None, None, &settings);
+            let [first, second] = values(out)[..] else { panic!("two numbers") };
+            // The first sees itself alone.
+            let infinite = dtype == DType::F16 && large > 256.0;
+            assert!(
+                first == 1.0 || (infinite && (first == 0.0 || first.is_nan())),
+                "{first} {large}"
+            );
+            assert!((second - 1.5).abs() < 1e-2, "{second} {large} {dtype:?}");
+            let settings = Attention { causal: false, ..settings };
+            let out = attention(q, k, v, None, Some(&[1]), None, &settings);
+            let first = values(out)[0];
+            assert!(
+                first == 1.0 || (infinite && (first == 0.0 || first.is_nan())),
+                "{first} {large}"
+            );
+        }
+    }
 }
 
 /// In which file a call panics, as the message has it.

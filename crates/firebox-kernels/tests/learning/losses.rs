@@ -316,6 +316,23 @@ fn rows_of_classes_without_weight_teach_nothing_by_smoothing_either() {
 }
 
 #[test]
+fn rows_of_a_class_without_weight_are_not_read() {
+    let config = CrossEntropy { class_weights: Some(&[0.0, 1.0]), ..CrossEntropy::default() };
+    for kernels in CpuKernels::available() {
+        kernels.force(|| {
+            for odd in [[f64::NAN, 0.0], [f64::NEG_INFINITY, 0.0], [f64::INFINITY, f64::NAN]] {
+                let x = tensor(&[odd[0], odd[1], 1.0, 2.0], [2, 2]);
+                let (value, gradient, weight) = measure(x, |x| cross_entropy(x, &[0, 1], &config));
+                let p = 1.0 / (1.0 + 1f64.exp());
+                close("the other row", &[value], &[-(1.0 - p).ln()], 1e-6);
+                close("its gradient", &gradient, &[0.0, 0.0, p, -p], 1e-6);
+                assert_eq!(weight, 1.0, "{kernels:?} {odd:?}");
+            }
+        });
+    }
+}
+
+#[test]
 fn weights_may_be_as_small_and_as_large_as_numbers_are() {
     for kernels in CpuKernels::available() {
         kernels.force(|| {
@@ -352,6 +369,12 @@ fn empty_batches_give_zero() {
             let config = CrossEntropy::default();
             let none = measure(tensor(&[], [0, 4]), |x| cross_entropy(x, &[], &config));
             assert_eq!(none, nothing, "{kernels:?}");
+            for class_weights in [None, Some(&[][..])] {
+                let config = CrossEntropy { class_weights, ..CrossEntropy::default() };
+                let x = tensor(&[], [3, 0]);
+                let none = measure(x, |x| cross_entropy(x, &[-100; 3], &config));
+                assert_eq!(none, nothing, "{kernels:?}");
+            }
             // No row, and rows of nothing.
             for shape in [[0, 4], [3, 0]] {
                 let x = || tensor::<2>(&[], shape);

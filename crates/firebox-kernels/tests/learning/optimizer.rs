@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use burn::backend::Flex;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use firebox_core::Stream;
 use firebox_kernels::{
     Clip, CpuKernels, DeviceStep, ParameterUpdate, SquaredNorm, StepState, UpdateRule, add_scaled,
@@ -460,6 +460,63 @@ fn denormal_gradients_moments_and_weights_count() {
             near("momentum", &after[0].moments[0], 1.0, &b);
             near("SGD", &after[0].parameter, 1.0, &|at| weights[at] - 0.01 * b(at));
         });
+    }
+}
+
+/// A step of half-precision numbers in it: the formula in float64, and what it rounds to.
+#[test]
+fn half_precision_is_rounded_once() {
+    let flex = Device::flex();
+    let (weights, gradients) = ([1.0, -0.5, 2.0, 0.25], [1e-3, -3e-3, 0.0, 200.0]);
+    let half = |values: [f64; 4], dtype| tensor(&values, 1.0).to_device(&flex).cast(dtype);
+    let read = |tensor: &Tensor<1>| values(&tensor.clone().cast(DType::F32));
+    let of = |dtype, moments| ParameterUpdate {
+        parameter: half(weights, dtype),
+        gradient: half(gradients, dtype),
+        moments: vec![half([0.0; 4], dtype); moments],
+        missed: 0,
+        rate: 1.0,
+        weight_decay: 0.0,
+    };
+    let norm = known(&[&half([300.0, 400.0, 0.0, 0.0], DType::F16)]);
+    assert!((norm - 250_000.0).abs() < 1.0, "{norm}");
+    let state = StepState { learning_rate: 1e-2, loss_scale: 1.0, squared_norm: 4e4, updates: 0 };
+    let adamw = UpdateRule::AdamW { betas: [0.9, 0.999], eps: 1e-8 };
+    let after = update_parameters(&adamw, Clip::Never, &state, vec![of(DType::BF16, 2)]);
+    assert_eq!(after[0].parameter.dtype(), DType::BF16);
+    // The first step of AdamW is a whole rate in the direction of the gradient, and none without one.
+    for ((after, before), g) in read(&after[0].parameter).iter().zip(weights).zip(gradients) {
+        let expected = if g == 0.0 { before } else { before - 1e-2 * g.signum() };
+        assert!((f64::from(*after) - expected).abs() < 8e-3, "{after} {expected}");
+    }
+    let sgd = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: false };
+    let after = update_parameters(&sgd, Clip::Never, &state, vec![of(DType::F16, 1)]);
+    for ((after, before), g) in read(&after[0].parameter).iter().zip(weights).zip(gradients) {
+        assert!((f64::from(*after) - (before - 1e-2 * g)).abs() < 2e-3, "{after} {before}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "AdamW was given a parameter in F16, which has no room for the squares")]
+fn adamw_in_f16_is_refused() {
+    let zeros = || Tensor::<1>::zeros([3], (&Device::flex(), DType::F16));
+    let update = ParameterUpdate {
+        parameter: zeros(),
+        gradient: zeros(),
+        moments: vec![zeros(), zeros()],
+        missed: 0,
+        rate: 1.0,
+        weight_decay: 0.0,
+    };
+    let adamw = UpdateRule::AdamW { betas: [0.9, 0.999], eps: 1e-8 };
+    update_parameters(&adamw, Clip::Never, &state(1.0), vec![update]);
+}
+
+#[test]
+fn nothing_has_a_norm_of_zero() {
+    for kernels in CpuKernels::available() {
+        let norm = kernels.force(|| squared_norm(&[]).on_device(&Device::flex()));
+        assert_eq!(values(&norm), [0.0], "{kernels:?}");
     }
 }
 

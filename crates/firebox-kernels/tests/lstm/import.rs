@@ -1,7 +1,8 @@
 //! Modules taken over from burn-nn compute what burn-nn's do.
 
+use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::{BiGruConfig, BiLstmConfig};
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{DType, Device, Distribution, Tensor};
 use firebox_kernels::{Gru, Lstm};
 
 use crate::support::case::values;
@@ -82,6 +83,56 @@ fn on_a_device_with_gradients_the_parameters_can_be_trained() {
     let mut count = Count(&grads, 0);
     burn::module::Module::visit(&ours, &mut count);
     assert_eq!(count.1, 8);
+}
+
+struct Cast(DType);
+
+impl ModuleMapper for Cast {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| tensor.cast(self.0))
+    }
+}
+
+#[test]
+fn layers_of_another_type_and_without_bias_are_of_one_type() {
+    let device = Device::flex();
+    for dtype in [DType::F16, DType::BF16, DType::F64] {
+        let layer = burn::nn::LstmConfig::new(3, 7, false).init(&device).map(&mut Cast(dtype));
+        let ours = Lstm::from_burn(std::slice::from_ref(&layer)).expect("taken over");
+        let x = input(&device).cast(dtype);
+        let (output, _) = ours.forward(x.clone(), None, None, None);
+        assert_eq!(output.dtype(), dtype);
+        let (theirs, _) = layer.forward(x, None);
+        let error = relative_error(&values(output), &values(theirs));
+        assert!(error < 2e-2, "{dtype:?} is off by {error:.2e}");
+
+        let layer = BiGruConfig::new(3, 7, false).init(&device).map(&mut Cast(dtype));
+        let ours = Gru::from_burn_bidirectional(&[layer]).expect("taken over");
+        let output = ours.forward(input(&device).cast(dtype), None, None, None).0;
+        assert_eq!(output.dtype(), dtype);
+    }
+}
+
+#[test]
+fn what_was_frozen_stays_frozen() {
+    let device = Device::flex().autodiff();
+    for bias in [true, false] {
+        let layer = burn::nn::LstmConfig::new(3, 7, bias).init(&device);
+        let learns = |ours: &Lstm| {
+            struct Learns(Vec<bool>);
+            impl burn::module::ModuleVisitor for Learns {
+                fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                    self.0.push(param.val().is_require_grad());
+                }
+            }
+            let mut learns = Learns(vec![]);
+            ours.visit(&mut learns);
+            learns.0
+        };
+        let taken = |layer| Lstm::from_burn(&[layer]).expect("taken over");
+        assert_eq!(learns(&taken(layer.clone())), [true; 4]);
+        assert_eq!(learns(&taken(layer.no_grad())), [false; 4]);
+    }
 }
 
 #[test]

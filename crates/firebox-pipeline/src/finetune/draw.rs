@@ -2,7 +2,7 @@
 //!
 //! Windows are drawn within one part of the split, so nothing drawn meets a held-out window: the split
 //! has put a gap, or whole series, between them. Where the split is by whole series, whole series are
-//! drawn, too.
+//! drawn, too, and whole groups where they have any.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +25,14 @@ pub(super) fn draw(part: &Windows, share: f64, by_series: bool, stream: Stream) 
     // Units of each class: a unit is drawn as a whole. A series of several classes counts for its first.
     let mut units = BTreeMap::<u32, BTreeMap<u32, Vec<usize>>>::new();
     let mut class_of = BTreeMap::<u32, u32>::new();
+    let unit_of = if by_series { part.set().units() } else { vec![] };
     for (index, window) in part.windows().iter().enumerate() {
         let Some(label) = window.label else { continue };
         let (class, unit) = match by_series {
-            true => (*class_of.entry(window.series).or_insert(label), window.series),
+            true => {
+                let unit = unit_of[window.series as usize] as u32;
+                (*class_of.entry(unit).or_insert(label), unit)
+            }
             false => (label, index as u32),
         };
         units.entry(class).or_default().entry(unit).or_default().push(index);

@@ -127,7 +127,8 @@ impl Origin {
             let (clock, series) =
                 (windows.ingested.checks.span.is_some(), windows.ingested.set.series().len());
             let rule = theirs.split.unwrap_or_else(|| {
-                SplitRule::automatic(theirs.data.test.is_some(), clock, series).0
+                let (given, grouped) = (theirs.data.test.is_some(), theirs.data.is_grouped());
+                SplitRule::automatic(given, grouped, clock, series).0
             });
             let ours = without_urls(&run.config.data, run.config, run.stop)?;
             let fetched = fetched(&theirs.data, run.config, run.stop)?;
@@ -279,7 +280,8 @@ impl Origin {
         };
         let rule = settings.split.unwrap_or_else(|| {
             let test = settings.data.test.is_some();
-            SplitRule::automatic(test, checks.span.is_some(), set.series().len()).0
+            SplitRule::automatic(test, set.groups() > 0, checks.span.is_some(), set.series().len())
+                .0
         });
         let Ok(parts) = split(&set, &settings.window.rule(), &as_then(rule), &settings.labels)
         else {

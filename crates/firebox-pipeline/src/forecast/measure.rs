@@ -18,7 +18,7 @@ use firebox_train::ForecastSamples;
 
 use super::sequences::Sequences;
 use crate::error::PipelineError;
-use crate::measure::series_of;
+use crate::measure::units_of;
 use crate::score::Judge;
 use crate::stages::Run;
 
@@ -208,7 +208,7 @@ fn evaluate(
 /// smaller where that leaves few blocks: intervals would be too narrow, and there are none then.
 fn block(run: &Run<'_>, sequences: &Sequences, windows: &WindowList) -> (usize, BlockOf) {
     let window = &run.config.window;
-    let series = series_of(windows);
+    let series = units_of(windows, |series| series as usize);
     if window.whole {
         return (series.min(1), BlockOf::Overlap);
     }

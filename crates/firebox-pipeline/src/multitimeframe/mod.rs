@@ -320,6 +320,9 @@ impl Run<'_> {
         self.stage("windows", None, &mut 0, || {
             let rule = config.window.rule();
             let folds = walk_forward(&ingested.set, &rule, &settings.folds, &config.labels)?;
+            if let Some(first) = folds.first() {
+                self.warn_of_equal(&first.split);
+            }
             let (mut told, timed) = (BTreeSet::new(), ingested.checks.span.is_some());
             for (fold, number) in folds.iter().zip(1..) {
                 self.check_classes(fold, number)?;

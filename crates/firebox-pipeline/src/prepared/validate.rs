@@ -70,8 +70,28 @@ pub(crate) fn scales_up(config: &PipelineConfig) -> Result<(), String> {
     }
 }
 
-/// Refuses a split that would train on part of a test set.
+/// Refuses a split that would train on part of a test set, and one that has no use for groups.
 fn check_split(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let by_time = match (config.pipeline, config.split) {
+        (Kind::Multitimeframe, _) => Some("walk-forward folds divide"),
+        (_, Some(SplitRule::Time { .. })) => Some("[split.time] divides"),
+        _ => None,
+    };
+    if let Some(divides) = by_time.filter(|_| config.data.is_grouped()) {
+        let key = match config.data.group_pattern {
+            Some(_) => "data.group_pattern",
+            None => "data.columns.group",
+        };
+        return setting(format!(
+            "`{key}` keeps series of one group in one part, and {divides} each series by time: its groups would be of no use\n  \
+             remove the key, or draw whole groups by [split.series]{}",
+            if config.pipeline == Kind::Multitimeframe {
+                ", which other pipelines have"
+            } else {
+                " (--set split.series.test=0.2)"
+            }
+        ));
+    }
     if let Some(rule) = config.split
         && config.data.test.is_some()
         && !matches!(rule, SplitRule::Given { .. })

@@ -86,7 +86,8 @@ pub(crate) fn rule_for(
 ) -> Result<(SplitRule, &'static str), PipelineError> {
     let (series, clock) = (ingested.set.series(), ingested.checks.span.is_some());
     let Some(rule) = config.split else {
-        return Ok(SplitRule::automatic(config.data.test.is_some(), clock, series.len()));
+        let (given, grouped) = (config.data.test.is_some(), ingested.set.groups() > 0);
+        return Ok(SplitRule::automatic(given, grouped, clock, series.len()));
     };
     let labelled = series.iter().filter(|one| matches!(one.labels, StepLabels::Whole(_))).count();
     if matches!(rule, SplitRule::Time { .. }) && !clock && series.len() > 1 && labelled > 0 {

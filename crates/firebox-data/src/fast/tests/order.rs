@@ -7,6 +7,7 @@ use super::seen::Seen;
 use super::*;
 use crate::raw::{Piece, RawLabels, RawSeries, Rows};
 use firebox_core::Origin;
+use std::path::PathBuf;
 
 /// Another order of so many rows.
 fn moved(seed: u64, rows: usize) -> Vec<u32> {
@@ -115,20 +116,27 @@ fn a_series_of_several_files_is_sorted_and_files_of_one_name_are_not_one_series(
     let [short, long] = of_files(&texts, 2, fill);
     assert!(short.is_ok() && short == long, "{:?}", short.err());
     let folder = tempfile::tempdir().unwrap();
-    let paths = ["one", "two"].map(|name| {
-        let path = folder.path().join(name).join("bars.csv");
+    let paths = ["one/bars.csv", "two/bars.csv", "two/bars.tsv"].map(|name| {
+        let path = folder.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, "time,x\n2024-01-02,1\n2024-01-01,2\n2024-01-03,4\n").unwrap();
+        let text = "time,x\n2024-01-02,1\n2024-01-01,2\n2024-01-03,4\n";
+        let separator = if name.ends_with("tsv") { "\t" } else { "," };
+        std::fs::write(&path, text.replace(',', separator)).unwrap();
         path
     });
     let mut config = DataConfig::new(&paths[0]);
-    config.path.0 = paths.to_vec();
     fill(&mut config);
-    let files = inputs(&config).unwrap();
-    let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
-    let found = said(short_of(&files, &config, &folder.path().join("cache"), key, &stop));
-    // Who gives the second another name is the long way.
-    assert_eq!(found.unwrap_err(), "odd");
+    let mut taken = |paths: &[PathBuf]| {
+        config.path.0 = paths.to_vec();
+        let files = inputs(&config).unwrap();
+        let (key, stop) = (Key::builder("test", 1).finish(), AtomicBool::new(false));
+        said(short_of(&files, &config, &folder.path().join("cache"), key, &stop))
+    };
+    let (set, _) = taken(&paths[..2]).unwrap();
+    let names: Vec<&str> = set.series().iter().map(|series| &*series.name).collect();
+    assert_eq!(names, ["one/bars", "two/bars"]);
+    // Who gives the second of one folder another name is the long way.
+    assert_eq!(taken(&paths[1..]).unwrap_err(), "odd");
 }
 
 fn short_of(

@@ -53,6 +53,7 @@ fn in_store_until(
         steps: series.len(),
         segments: series.segments.clone(),
         labels: if labelled { LabelKind::PerStep } else { LabelKind::None },
+        group: None,
     };
     let about = About {
         channels: set.channels().to_vec(),

@@ -2,11 +2,11 @@
 //! differentiated by Burn, and the yardstick of the fused operation. All scores are stored.
 
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, DType, Device, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Tensor, TensorData};
 use firebox_core::Stream;
 
 use super::{DisentangledAttention, DisentangledSizes, DistanceRows};
-use crate::attention::composed::clear;
+use crate::attention::composed::{clear, softmax_of_seen};
 use crate::dropout::dropout;
 use crate::products::product_of_rounded;
 
@@ -33,17 +33,16 @@ pub(super) fn attention(
         let part = positions.clone().narrow(1, index * width, width);
         part.reshape([1, rows, heads, size]).swap_dims(1, 2)
     };
-    let mut scores =
-        scores([part(0), part(1)], [of_table(0), of_table(1)], distances, sizes, settings);
+    let scores = scores([part(0), part(1)], [of_table(0), of_table(1)], distances, sizes, settings);
     let padded = lengths.filter(|lengths| lengths.iter().any(|length| *length < time));
-    if let Some(lengths) = padded {
-        // Finite, so that a query that sees nothing is not NaN; it is cleared at the end.
-        let lowest = if scores.dtype() == DType::F16 { -6e4 } else { -1e30 };
-        let hidden = hidden([batch, time], lengths, &scores.device().without_autodiff());
-        let hidden = hidden.expand([batch, heads, time, time]);
-        scores = scores.mask_fill(hidden, lowest);
-    }
-    let p = dropout(softmax(scores, 3), settings.dropout, stream);
+    let p = match padded {
+        Some(lengths) => {
+            let hidden = hidden([batch, time], lengths, &scores.device().without_autodiff());
+            softmax_of_seen(scores, hidden.expand([batch, heads, time, time]))
+        }
+        None => softmax(scores, 3),
+    };
+    let p = dropout(p, settings.dropout, stream);
     let out = product_of_rounded(settings.precision, p, part(2));
     clear(out.swap_dims(1, 2).reshape([batch, time, width]), lengths)
 }
