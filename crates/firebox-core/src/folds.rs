@@ -289,7 +289,7 @@ mod tests {
         let channels = vec![Channel::new("return", Role::Return)];
         let of = |shift: i64| {
             let mut draws = Stream::new(1, "values").draws();
-            let values: Vec<f64> = (0..600).map(|_| draws.normal() * 0.003).collect();
+            let values: Vec<f64> = (0..1500).map(|_| draws.normal() * 0.003).collect();
             let series = [("a", 0), ("b", shift)]
                 .map(|(name, start)| Series::regular(name, start, 10, values.clone(), 1));
             let set = SeriesSet::new(channels.clone(), vec![], series.to_vec()).unwrap();

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use firebox_core::{Silent, Stream};
 use firebox_eval::{
     CheckpointRow, EmbeddingView, EpochPoint, EvalConfig, Fact, Features, MaskedWindow, Parts,
-    Reason, ReconstructionTally, Report, Stage, StepPoint, Subjects, Table, evaluate, project,
-    verdict,
+    Reason, ReconstructionTally, Report, Stage, StepPoint, Subjects, Table, Together, evaluate,
+    project, verdict,
 };
 
 struct Sample {
@@ -74,8 +74,12 @@ impl Sample {
         self.train(&mut report);
         self.stages(&mut report);
         let (pretrained, raw) = (self.parts(2.1, 1), self.parts(1.2, 2));
-        let subjects =
-            Subjects { classes: &self.classes, pretrained: &pretrained, raw: &raw, overlap: 4 };
+        let subjects = Subjects {
+            classes: &self.classes,
+            pretrained: &pretrained,
+            raw: &raw,
+            together: &Together::every(4),
+        };
         let scores = evaluate(&config, &subjects, |seed| Ok(self.parts(1.0, seed)), &Silent)?;
         let mut tally = ReconstructionTally::new(self.channels.clone());
         for index in 0..self.windows.min(200) {
@@ -86,7 +90,7 @@ impl Sample {
             }
         }
         report.channels.clone_from(&self.channels);
-        report.judge(scores, tally.finish(&config, 4));
+        report.judge(scores, tally.finish(&config, &Together::every(4)));
         report.embedding = (!self.classes.is_empty()).then(|| EmbeddingView {
             projection: project(&pretrained.test.rows, pretrained.test.width),
             labels: pretrained.test.labels.iter().map(|label| Some(*label)).collect(),

@@ -9,10 +9,10 @@ use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::text::{capitalised, count, list, percent, signed_points};
-use crate::verdict::{FEWEST_WINDOWS, percent_interval};
+use crate::verdict::{FEWEST_WINDOWS, TOO_FEW, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Outcome, Predictions, Resampling, Table,
-    TestScore, Verdict,
+    TestScore, Together, Verdict,
 };
 
 /// One classifier with what it predicted.
@@ -76,8 +76,8 @@ pub struct Contest {
 
 /// Measures all contenders on the same resamples.
 ///
-/// `overlap` is the number of consecutive test windows that share a step or a step of their labels;
-/// the bootstrap draws so many together, unless `config.block` says otherwise.
+/// `together` says which test windows hang together; the bootstrap draws so many at once, unless `config.block` says
+/// otherwise.
 ///
 /// # Panics
 ///
@@ -86,18 +86,21 @@ pub fn contest(
     config: &EvalConfig,
     classes: &[String],
     truth: &[u32],
-    overlap: usize,
+    together: &Together,
     contenders: &[Contender],
 ) -> Contest {
-    let block = config.block.unwrap_or(overlap).max(1);
+    let block = config.block.unwrap_or(together.block).max(1);
+    let truth = &together.sorted(truth)[..];
     let resampling = Resampling {
         stream: Stream::new(config.seed, "bootstrap"),
         resamples: config.resamples,
         block,
         confidence: config.confidence,
     };
-    let predictions: Vec<Predictions> =
-        contenders.iter().map(|c| Predictions::single(c.predicted.clone())).collect();
+    let predictions: Vec<Predictions> = contenders
+        .iter()
+        .map(|contender| Predictions::single(together.sorted(&contender.predicted)))
+        .collect();
     let comparison = Comparison::new(&resampling, classes.len(), truth, &predictions);
     let trained = contenders.iter().filter(|contender| !contender.baseline).count();
     let lead_confidence = 1.0 - (1.0 - config.confidence) / trained.max(1) as f64;
@@ -106,7 +109,7 @@ pub fn contest(
         name: contender.name.clone(),
         baseline: contender.baseline,
         metrics: Metric::ALL.map(|metric| (metric, comparison.estimate(at, metric))).into(),
-        confusion: Confusion::of(classes.len(), truth, &contender.predicted),
+        confusion: Confusion::of(classes.len(), truth, &predictions[at].runs[0]),
     };
     let mut leads = Vec::new();
     for (at, contender) in contenders.iter().enumerate().filter(|(_, c)| !c.baseline) {
@@ -249,6 +252,7 @@ impl Contest {
         let row = |lead: &Lead| {
             let Estimate { value, low, high } = lead.difference;
             let said = match () {
+                () if self.independent_windows() < FEWEST_WINDOWS => TOO_FEW,
                 () if lead.difference.is_above_zero() => "better",
                 () if lead.difference.is_below_zero() => "worse",
                 () => "no difference shown",
@@ -312,7 +316,7 @@ mod tests {
         let (truth, all) = contenders(skills, windows);
         let classes = ["falls", "stays", "rises"].map(str::to_owned);
         let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
-        contest(&config, &classes, &truth, overlap, &all)
+        contest(&config, &classes, &truth, &Together::every(overlap), &all)
     }
 
     #[test]

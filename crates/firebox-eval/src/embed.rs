@@ -10,7 +10,8 @@ use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source};
 use firebox_models::{Encoder, KeptWeights};
 
 use crate::{
-    EmbeddingView, EvalConfig, EvalError, Evaluation, Features, Parts, Subjects, evaluate, project,
+    EmbeddingView, EvalConfig, EvalError, Evaluation, Features, Parts, Subjects, Together,
+    evaluate, project,
 };
 
 /// The three parts of a split, to read windows from.
@@ -24,9 +25,8 @@ pub struct Sources {
     pub test: Arc<dyn Source>,
     /// Names of the channels.
     pub channels: Vec<String>,
-    /// Consecutive windows that share a step: the window length over the stride, rounded up; 1
-    /// where windows do not overlap.
-    pub overlap: usize,
+    /// Which test windows hang together.
+    pub together: Together,
 }
 
 /// One vector for each window.
@@ -95,10 +95,11 @@ where
 {
     config.validate()?;
     let classes = sources.test.classes().to_vec();
-    let Some((chosen, overlap)) = Labelled::choose(config, sources)? else { return Ok(None) };
+    let Some((chosen, together)) = Labelled::choose(config, sources)? else { return Ok(None) };
     let raw = chosen.raw()?;
     let pretrained = chosen.encode(pretrained, config.batch_size, device)?;
-    let subjects = Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap };
+    let subjects =
+        Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, together: &together };
     let random = |seed| {
         let encoder =
             random(seed).map_err(|source| EvalError::Encoder { seed, source: Box::new(source) })?;
@@ -113,9 +114,11 @@ pub(crate) const PARTS: [&str; 3] = ["training", "validation", "test"];
 struct Labelled([Chosen; 3]);
 
 impl Labelled {
-    /// Chooses them, and says how many consecutive chosen test windows share a step. `None` when
-    /// there is nothing to fit or to measure.
-    fn choose(config: &EvalConfig, sources: &Sources) -> Result<Option<(Self, usize)>, EvalError> {
+    /// Chooses them, and says which chosen test windows hang together. `None` when there is nothing to fit or to measure.
+    fn choose(
+        config: &EvalConfig,
+        sources: &Sources,
+    ) -> Result<Option<(Self, Together)>, EvalError> {
         let all = [&sources.train, &sources.validation, &sources.test];
         let limits = [config.train_limit, config.train_limit, config.test_limit];
         for (part, source) in PARTS.into_iter().zip(all) {
@@ -131,8 +134,8 @@ impl Labelled {
         }
         let Ok(chosen) = <[Chosen; 3]>::try_from(chosen) else { return Ok(None) };
         let nothing = chosen[0].is_empty() || chosen[2].is_empty();
-        let overlap = sources.overlap.max(1).div_ceil(spacing.max(1));
-        Ok((!nothing).then_some((Self(chosen), overlap)))
+        let together = sources.together.of_chosen(&chosen[2].indices, spacing);
+        Ok((!nothing).then_some((Self(chosen), together)))
     }
 
     fn encode<E: Encoder>(

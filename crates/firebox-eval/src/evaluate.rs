@@ -12,7 +12,7 @@ use crate::bootstrap::bound_when_all_agree;
 use crate::probe::{HeadPredictions, fit_and_predict};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, EvalError, Features, Metric, Parts, Predictions,
-    Resampling,
+    Resampling, Together,
 };
 
 /// What is measured.
@@ -70,9 +70,8 @@ pub struct Subjects<'a> {
     pub pretrained: &'a Parts,
     /// The normalised windows, flattened and padded with zeros.
     pub raw: &'a Parts,
-    /// Consecutive test windows that share a step: the window length over the stride, rounded up;
-    /// 1 where windows do not overlap.
-    pub overlap: usize,
+    /// Which test windows hang together.
+    pub together: &'a Together,
 }
 
 /// One subject's scores under one head.
@@ -167,7 +166,7 @@ pub fn evaluate(
     listener: &dyn Listener,
 ) -> Result<Option<Evaluation>, EvalError> {
     config.validate()?;
-    let Subjects { classes, pretrained, raw, overlap } = *subjects;
+    let Subjects { classes, pretrained, raw, together } = *subjects;
     if classes.is_empty() || pretrained.train.is_empty() || pretrained.test.is_empty() {
         return Ok(None);
     }
@@ -190,8 +189,9 @@ pub fn evaluate(
         same_windows("random encoder", pretrained, &parts)?;
         of_random.push(fit(&parts));
     }
-    let block = config.block.unwrap_or(overlap).clamp(1, pretrained.test.len());
-    Ok(Some(measure(config, classes, pretrained, block, [of_pretrained, of_random, of_raw])))
+    let block = config.block.unwrap_or(together.block).clamp(1, pretrained.test.len());
+    let together = Together { block, order: together.order.clone() };
+    Ok(Some(measure(config, classes, pretrained, &together, [of_pretrained, of_random, of_raw])))
 }
 
 /// Seeds of the random encoders.
@@ -242,10 +242,10 @@ fn measure(
     config: &EvalConfig,
     classes: &[String],
     parts: &Parts,
-    block: usize,
+    together: &Together,
     fitted: [Vec<HeadPredictions>; 3],
 ) -> Evaluation {
-    let truth = &parts.test.labels;
+    let (block, truth) = (together.block, &together.sorted(&parts.test.labels));
     let count = classes.len();
     let order = [Subject::PreTrained, Subject::RandomEncoder, Subject::RawWindows];
     let mut named = Vec::new();
@@ -265,7 +265,9 @@ fn measure(
             runs.into_iter().map(|run| (run.logistic, run.neighbours)).unzip();
         for (head, runs) in [(Head::Logistic, logistic), (Head::Neighbours, neighbours)] {
             named.push((subject, Some(head)));
-            classifiers.push(Predictions { runs });
+            let runs: Vec<Vec<u32>> = runs;
+            classifiers
+                .push(Predictions { runs: runs.iter().map(|run| together.sorted(run)).collect() });
         }
     }
     named.push((Subject::Majority, None));
@@ -450,8 +452,12 @@ mod tests {
     fn run(config: &EvalConfig, signals: [f64; 3]) -> Evaluation {
         let classes = ["a", "b", "c"].map(str::to_owned);
         let (pretrained, raw) = (parts(signals[0], 1), parts(signals[2], 2));
-        let subjects =
-            Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap: 1 };
+        let subjects = Subjects {
+            classes: &classes,
+            pretrained: &pretrained,
+            raw: &raw,
+            together: &Together::default(),
+        };
         let random = |seed| Ok(parts(signals[1], seed));
         evaluate(config, &subjects, random, &Silent).unwrap().unwrap()
     }
@@ -534,14 +540,23 @@ mod tests {
     fn nothing_to_measure_is_not_an_error_and_other_windows_are() {
         let config = EvalConfig::default();
         let empty = Parts::default();
-        let subjects = Subjects { classes: &[], pretrained: &empty, raw: &empty, overlap: 1 };
+        let subjects = Subjects {
+            classes: &[],
+            pretrained: &empty,
+            raw: &empty,
+            together: &Together::default(),
+        };
         let none = evaluate(&config, &subjects, |_| Ok(Parts::default()), &Silent).unwrap();
         assert!(none.is_none());
         let classes = ["a", "b", "c"].map(str::to_owned);
         let (pretrained, mut raw) = (parts(1.0, 1), parts(1.0, 2));
         raw.test.labels[0] = (raw.test.labels[0] + 1) % 3;
-        let subjects =
-            Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap: 1 };
+        let subjects = Subjects {
+            classes: &classes,
+            pretrained: &pretrained,
+            raw: &raw,
+            together: &Together::default(),
+        };
         let error = evaluate(&config, &subjects, |_| Ok(Parts::default()), &Silent).unwrap_err();
         assert!(error.to_string().contains("same windows"), "{error}");
     }

@@ -14,6 +14,7 @@ use crate::text::{count, list, percent, points, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Predictions, Resampling, TestScore,
+    Together,
 };
 
 /// A way of beginning and freezing the encoder.
@@ -134,7 +135,7 @@ pub struct FewLabels {
 
 impl FewLabels {
     /// Compares predictions. `majority` is the most frequent class among all labelled training windows,
-    /// `overlap` the consecutive test windows that share a step.
+    /// `together` says which test windows hang together.
     ///
     /// # Panics
     ///
@@ -145,11 +146,16 @@ impl FewLabels {
         classes: &[String],
         truth: &[u32],
         majority: u32,
-        overlap: usize,
+        together: &Together,
         mut shares: Vec<SharePredictions>,
     ) -> Self {
         shares.sort_by(|a, b| a.share.total_cmp(&b.share));
-        let block = config.block.unwrap_or(overlap).clamp(1, truth.len().max(1));
+        let block = config.block.unwrap_or(together.block).clamp(1, truth.len().max(1));
+        let truth = &together.sorted(truth)[..];
+        let arms = shares.iter_mut().flat_map(|share| share.arms.values_mut());
+        for run in arms.flat_map(|predictions| &mut predictions.runs) {
+            *run = together.sorted(run);
+        }
         let resampling = Resampling {
             stream: Stream::new(config.seed, "evaluation bootstrap"),
             resamples: config.resamples,
@@ -462,7 +468,7 @@ mod tests {
             windows: 200.0 * share,
             arms: Arm::ALL.into_iter().zip(arms.clone()).collect(),
         });
-        FewLabels::of(&config, &names(), &truth(), 0, 1, shares.collect())
+        FewLabels::of(&config, &names(), &truth(), 0, &Together::default(), shares.collect())
     }
 
     #[test]
@@ -560,7 +566,7 @@ mod tests {
         let arms = Arm::ALL.into_iter().zip([of(1), of(0), of(0), of(0)]).collect();
         let share = SharePredictions { share: 0.1, windows: 20.0, arms };
         let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
-        let scores = FewLabels::of(&config, &names(), &truth, 0, 1, vec![share]);
+        let scores = FewLabels::of(&config, &names(), &truth, 0, &Together::default(), vec![share]);
         assert!(scores.shares[0].differences.iter().all(|d| d.difference.is_above_zero()));
         let verdict = scores.verdict();
         assert_eq!(verdict.outcome, Outcome::DoesNotBeat, "{}", verdict.sentence);
@@ -590,7 +596,8 @@ mod tests {
             let arms = all.filter(|(arm, _)| arms.contains(arm)).collect();
             let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
             let share = SharePredictions { share: 1.0, windows: 200.0, arms };
-            FewLabels::of(&config, &names(), &truth(), 0, 1, vec![share]).verdict()
+            FewLabels::of(&config, &names(), &truth(), 0, &Together::default(), vec![share])
+                .verdict()
         };
         use Arm::{FineTuned, FromScratch, PreTrainedFrozen, RandomFrozen};
         let neither = "because the arms `from scratch` and `random, frozen` were not trained (`finetune.arms`): ";
@@ -621,7 +628,8 @@ mod tests {
         let arms = BTreeMap::from([(Arm::FineTuned, own), (Arm::FromScratch, scratch)]);
         let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
         let share = SharePredictions { share: 1.0, windows: 200.0, arms };
-        let said = FewLabels::of(&config, &names(), &truth(), 0, 1, vec![share]).verdict();
+        let said = FewLabels::of(&config, &names(), &truth(), 0, &Together::default(), vec![share])
+            .verdict();
         assert_eq!(said.outcome, Outcome::DoesNotBeat);
         assert!(said.sentence.starts_with("Pre-training does not help: "), "{}", said.sentence);
     }
@@ -631,11 +639,25 @@ mod tests {
         let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
         let arms = BTreeMap::from([(Arm::FromScratch, Predictions::single(vec![0; 6]))]);
         let share = SharePredictions { share: 1.0, windows: 6.0, arms };
-        let scores = FewLabels::of(&config, &names(), &[0, 1, 0, 1, 0, 1], 0, 1, vec![share]);
+        let scores = FewLabels::of(
+            &config,
+            &names(),
+            &[0, 1, 0, 1, 0, 1],
+            0,
+            &Together::default(),
+            vec![share],
+        );
         assert_eq!(scores.verdict().outcome, Outcome::NotMeasured);
         let arms = BTreeMap::from([(Arm::FineTuned, Predictions::single(vec![0, 1, 0, 1, 0, 1]))]);
         let share = SharePredictions { share: 1.0, windows: 6.0, arms };
-        let scores = FewLabels::of(&config, &names(), &[0, 1, 0, 1, 0, 1], 0, 1, vec![share]);
+        let scores = FewLabels::of(
+            &config,
+            &names(),
+            &[0, 1, 0, 1, 0, 1],
+            0,
+            &Together::default(),
+            vec![share],
+        );
         assert_eq!(scores.verdict().outcome, Outcome::TooFewWindows);
         assert!(scores.shares[0].arms[0].metrics[&Metric::Accuracy].low < 1.0);
     }

@@ -73,6 +73,7 @@ mod report;
 mod ridge;
 mod svm;
 mod text;
+mod together;
 mod validation;
 mod verdict;
 
@@ -116,5 +117,6 @@ pub use report::{
 pub use ridge::Ridge;
 pub use svm::Svm;
 pub use text::{Decimals, number, signed};
+pub use together::{Together, block_of_labels};
 pub use validation::ValidationProbe;
 pub use verdict::{Outcome, Verdict, verdict};

@@ -66,8 +66,8 @@ pub fn reconstruct<M: Pretrain>(
             unit: "masked windows".to_owned(),
         });
     }
-    let overlap = sources.overlap.max(1).div_ceil(every.max(1));
-    Ok(MaskedSample { reconstruction: tally.finish(config, overlap), windows })
+    let together = sources.together.of_chosen(&indices, every);
+    Ok(MaskedSample { reconstruction: tally.finish(config, &together), windows })
 }
 
 fn masked_windows<M: Pretrain>(

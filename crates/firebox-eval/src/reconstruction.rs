@@ -5,7 +5,7 @@
 use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::{Estimate, EvalConfig, EvalError, Resampling};
+use crate::{Estimate, EvalConfig, EvalError, Resampling, Together};
 
 /// A window with some steps masked, and what a model put there.
 ///
@@ -228,21 +228,27 @@ impl ReconstructionTally {
         Ok(())
     }
 
-    /// The scores, or `None` without any masked step. `overlap` is the number of consecutive
-    /// windows that share a step, the default of [`EvalConfig::block`].
-    pub fn finish(&self, config: &EvalConfig, overlap: usize) -> Option<Reconstruction> {
+    /// The scores, or `None` without any masked step. `together` says which windows hang together, and how many there are by
+    /// default of [`EvalConfig::block`].
+    ///
+    /// # Panics
+    ///
+    /// When `together` is of another number of windows.
+    pub fn finish(&self, config: &EvalConfig, together: &Together) -> Option<Reconstruction> {
         if self.windows.is_empty() || self.channels.is_empty() {
             return None;
         }
         let resampling = Resampling {
             stream: Stream::new(config.seed, "reconstruction bootstrap"),
             resamples: config.resamples,
-            block: config.block.unwrap_or(overlap).clamp(1, self.windows.len()),
+            block: config.block.unwrap_or(together.block).clamp(1, self.windows.len()),
             confidence: config.confidence,
         };
-        let all: Vec<u32> = (0..self.windows.len() as u32).collect();
+        let all: Vec<u32> = together.sorted(&(0..self.windows.len() as u32).collect::<Vec<_>>());
         let value = self.means(&all);
-        let resampled = resampling.map(self.windows.len(), |indices, _| self.means(indices));
+        let resampled = resampling.map(self.windows.len(), |indices, _| {
+            self.means(&indices.iter().map(|index| all[*index as usize]).collect::<Vec<_>>())
+        });
         let estimate = |of: &dyn Fn(&[f64; 4]) -> f64| {
             let resampled: Vec<f64> = resampled.iter().map(of).collect();
             Estimate::from_resamples(of(&value), &resampled, config.confidence)
@@ -394,7 +400,9 @@ mod tests {
     fn tally(noise: f32) -> Reconstruction {
         let mut tally = ReconstructionTally::new(vec!["a".to_owned(), "b".to_owned()]);
         (0..100).for_each(|index| tally.add(&window(index, noise)).unwrap());
-        tally.finish(&EvalConfig { resamples: 400, ..EvalConfig::default() }, 1).unwrap()
+        tally
+            .finish(&EvalConfig { resamples: 400, ..EvalConfig::default() }, &Together::default())
+            .unwrap()
     }
 
     #[test]
@@ -443,7 +451,7 @@ mod tests {
         let mut visible = window(0, 0.1);
         visible.mask.fill(false);
         tally.add(&visible).unwrap();
-        assert!(tally.finish(&EvalConfig::default(), 1).is_none());
+        assert!(tally.finish(&EvalConfig::default(), &Together::default()).is_none());
         assert_eq!(
             [reduction(0.0, 0.0), reduction(1.0, 0.0), reduction(1.0, 4.0)],
             [0.0, -1.0, 0.75]

@@ -6,11 +6,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bootstrap::FEWEST_BLOCKS;
 use crate::text::{count, list, percent, points, signed_points, significant};
 use crate::{Difference, Evaluation, Head, Reconstruction, Reduction, Subject};
 
 /// Independent test windows below which nothing is claimed.
 pub(crate) const FEWEST_WINDOWS: usize = 20;
+
+/// What is said of a difference in fewer.
+pub(crate) const TOO_FEW: &str = "too few windows to tell";
 
 /// Share from which on a reader is told how many times something is as large, and not by how many per cent it is larger.
 const MOST_PERCENT: f64 = 10.0;
@@ -71,8 +75,8 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
     let independent = evaluation.independent_windows();
     let few = independent < FEWEST_WINDOWS;
     let is_lost = |difference: &&Difference| difference.difference.is_below_zero();
-    // A baseline that is better is told of however few there are.
-    if few && !against.iter().any(is_lost) {
+    // A baseline that is better is told of, but of so few that an interval means nothing.
+    if few && (independent < FEWEST_BLOCKS || !against.iter().any(is_lost)) {
         let sentence = format!(
             "Too few test windows to say whether pre-training helps ({}; it takes {FEWEST_WINDOWS}): {reach}.",
             count(independent, "independent one")

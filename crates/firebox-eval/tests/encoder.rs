@@ -10,8 +10,8 @@ use firebox_core::{
     StepLabels, Stream, WindowRule, split,
 };
 use firebox_eval::{
-    EvalConfig, EvalError, Head, Metric, Outcome, Sources, Subject, ValidationProbe, embed,
-    evaluate_encoder, reconstruct, verdict,
+    EvalConfig, EvalError, Head, Metric, Outcome, Sources, Subject, Together, ValidationProbe,
+    embed, evaluate_encoder, reconstruct, verdict,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 use firebox_models::{BiLstmMae, BiLstmMaeConfig, Encoder, ModelError};
@@ -41,7 +41,7 @@ fn sources(labels: Labels) -> Sources {
         validation: held(parts.validation),
         test: held(parts.test),
         channels: vec!["level".to_owned(), "noise".to_owned()],
-        overlap: 3,
+        together: Together::every(3),
     }
 }
 

@@ -8,7 +8,7 @@ use firebox_core::{Event, Silent, Stream};
 use firebox_eval::{
     Advice, ComparedRun, EmbeddingView, EpochPoint, Estimate, EvalConfig, EvalError, Fact,
     Features, MaskedWindow, Measure, Outcome, Parts, Projection, Reason, ReconstructionTally,
-    Report, SideBySide, Stage, StepPoint, Subjects, Table, TestScore, evaluate, verdict,
+    Report, SideBySide, Stage, StepPoint, Subjects, Table, TestScore, Together, evaluate, verdict,
 };
 
 /// Features whose first columns carry the class as strongly as `signal` says.
@@ -34,11 +34,16 @@ fn judged(report: &mut Report, classes: &[&str], signal: f64) {
     let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
     let count = names.len() as u32;
     let (pretrained, raw) = (parts(signal, 1, count), parts(1.0, 2, count));
-    let subjects = Subjects { classes: &names, pretrained: &pretrained, raw: &raw, overlap: 1 };
+    let subjects = Subjects {
+        classes: &names,
+        pretrained: &pretrained,
+        raw: &raw,
+        together: &Together::default(),
+    };
     let scores = evaluate(&config, &subjects, |seed| Ok(parts(0.5, seed, count)), &Silent).unwrap();
     let mut tally = ReconstructionTally::new(report.channels.clone());
     report.masked_windows.iter().for_each(|window| tally.add(window).unwrap());
-    report.judge(scores, tally.finish(&config, 1));
+    report.judge(scores, tally.finish(&config, &Together::default()));
 }
 
 fn window(index: usize, channels: usize) -> MaskedWindow {

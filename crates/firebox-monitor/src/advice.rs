@@ -49,6 +49,8 @@ pub struct SettingKeys {
     pub epochs: &'static str,
     /// Epochs without progress after which training ends.
     pub patience: &'static str,
+    /// Of what counts as lower for it, if it can be set.
+    pub least_improvement: Option<&'static str>,
     /// Samples of a batch.
     pub batch_size: &'static str,
     /// Whether gradients can be clipped, by `train.clip` or `train.clip_value`.
@@ -62,6 +64,7 @@ impl Default for SettingKeys {
             rate: "train.optimizer.adamw.learning_rate",
             epochs: "train.epochs",
             patience: "train.early_stopping.patience",
+            least_improvement: Some("train.early_stopping.min_delta"),
             batch_size: "loader.batch_size",
             clips: true,
         }
@@ -117,6 +120,8 @@ pub struct Settings {
     pub epochs: u64,
     /// Whether training ends when the validation loss has stopped falling.
     pub early_stopping: bool,
+    /// By how much a loss has to fall to count as lower for that.
+    pub least_improvement: f64,
     /// Steps between two saves that a killed run can go on from.
     pub resume_every: Option<u64>,
 }

@@ -51,6 +51,13 @@ impl Keys {
         {
             windows = windows.field("unmoved", "stays");
         }
+        // Series of one class each were once divided by time where no split was written.
+        if config.split.is_none()
+            && config.data.test.is_none()
+            && matches!(config.labels, Labels::Last | Labels::Majority { .. })
+        {
+            windows = windows.field("classes", "of series");
+        }
         // Series that have steps of each other were once drawn for several parts.
         if of_given || matches!(config.split, Some(SplitRule::Series { .. })) {
             windows = windows.field("steps", "together");

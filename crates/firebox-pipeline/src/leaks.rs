@@ -14,6 +14,7 @@ use firebox_data::{Change, DataError, Original, first_difference};
 
 use crate::feed::local;
 use crate::forecast::{channels, samples};
+use crate::stages::automatic;
 use crate::{Kind, PipelineConfig, PipelineError, Prepared, measure};
 
 /// What was compared, and found equal.
@@ -281,10 +282,7 @@ fn splits(
             .map(|(number, fold): (usize, Fold)| (format!("fold {number}"), fold.split));
         return Ok(named.collect());
     }
-    let given = config.data.test.is_some();
-    let rule = config.split.unwrap_or_else(|| {
-        SplitRule::automatic(given, set.groups() > 0, clock, set.series().len()).0
-    });
+    let rule = config.split.unwrap_or_else(|| automatic(config, set, clock).0);
     let split = split(set, &config.window.rule(), &rule, &labels(config, set, clock)?)?;
     Ok(vec![("the split".to_owned(), split)])
 }

@@ -94,6 +94,7 @@ mod sub;
 mod test_table;
 mod text;
 mod threads;
+mod together;
 mod ucr;
 mod unread;
 mod values;

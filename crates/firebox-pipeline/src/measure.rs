@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::{Labels, SplitRule, WindowList, count};
+use firebox_core::{Labels, WindowList, count};
 use firebox_data::Ingested;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
@@ -12,11 +12,11 @@ use firebox_eval::{
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 
-use crate::PipelineConfig;
 use crate::error::PipelineError;
 use crate::feed::effective;
 use crate::score::{Judge, Score};
 use crate::stages::{Run, Windows, written};
+use crate::together::together;
 use crate::zoo::Pretrainable;
 
 /// Masked windows that the report draws.
@@ -101,7 +101,7 @@ pub(crate) fn measure<M: Pretrainable>(
         }),
         test: Arc::new(Stoppable { source: normalised(parts.test.clone()), stop: stop() }),
         channels: channel_names(windows),
-        overlap: overlap(run.config, windows),
+        together: together(run.config, windows, &parts.test),
     };
     let masked = reconstruct(config, model, &sources, SHOWN_WINDOWS, device, run.listener)?;
     let channels = sources.channels.len();
@@ -171,30 +171,6 @@ impl<S: Source> Source for Stoppable<S> {
     fn classes(&self) -> &[String] {
         self.source.classes()
     }
-}
-
-/// Consecutive windows that hang together, which intervals must know: those that share a step, and where the series of the
-/// test part were drawn among all, as many as one of them has in the mean, or one group of them. What is alike in the windows
-/// of one subject says nothing of other subjects.
-pub(crate) fn overlap(config: &PipelineConfig, windows: &Windows) -> usize {
-    let set = &windows.ingested.set;
-    if set.groups() > 0 {
-        // Series of a group stand together.
-        let (test, units) = (windows.parts.test.windows(), set.units());
-        return test.len().div_ceil(units_of(test, |series| units[series as usize]).max(1));
-    }
-    if config.window.whole {
-        return 1;
-    }
-    let share_a_step = config.window.length.div_ceil(config.window.stride);
-    let of_a_series = match windows.rule {
-        SplitRule::Series { .. } => {
-            let test = windows.parts.test.windows();
-            test.len().div_ceil(units_of(test, |series| series as usize).max(1))
-        }
-        _ => 1,
-    };
-    share_a_step.max(of_a_series)
 }
 
 /// Series that these windows are of, each counted as the unit that it belongs to.

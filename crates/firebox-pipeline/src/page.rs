@@ -212,6 +212,7 @@ fn settings(
         clip_value: train.clip_value,
         epochs: train.epochs,
         early_stopping: train.early_stopping.is_some(),
+        least_improvement: train.early_stopping.map_or(0.0, |early| early.min_delta),
         resume_every: train.checkpoint.resume_every,
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 use firebox_cache::Store;
-use firebox_core::{Key, SplitRule};
+use firebox_core::{Key, Labels, SplitRule};
 use firebox_data::Checks;
 
 use crate::feed::is_stored;
@@ -96,8 +96,16 @@ fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
         );
     }
     let given = config.data.test.is_some();
+    let by_classes = !given
+        && !config.data.is_grouped()
+        && matches!(config.labels, Labels::Last | Labels::Majority { .. })
+        && checks.is_some_and(|checks| checks.span.is_some() && checks.series > 1);
     let (rule, why) = match (config.split, checks) {
         (Some(rule), _) => (rule, "as written"),
+        (None, Some(_)) if by_classes => {
+            return "follows from the data: by time, or by whole series where several have no times or each has one class throughout"
+                .to_owned();
+        }
         (None, Some(checks)) => {
             let (clock, series) = (checks.span.is_some(), checks.series as usize);
             SplitRule::automatic(given, config.data.is_grouped(), clock, series)
@@ -106,7 +114,7 @@ fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
             SplitRule::automatic(given, config.data.is_grouped(), false, 0)
         }
         (None, None) => {
-            return "follows from the data: by time, or by whole series where several have no times"
+            return "follows from the data: by time, or by whole series where several have no times or each has one class throughout"
                 .to_owned();
         }
     };

@@ -119,6 +119,7 @@ fn advised(usage: &Usage) -> (usize, f64) {
         clip_value: None,
         epochs: 1,
         early_stopping: false,
+        least_improvement: 0.0,
         resume_every: None,
     };
     let found = advice(usage, &settings);

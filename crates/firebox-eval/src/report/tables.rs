@@ -2,7 +2,7 @@
 
 use super::{Report, Table};
 use crate::text::{bytes, count, duration, grouped, percent, signed_points, significant};
-use crate::verdict::percent_interval;
+use crate::verdict::{FEWEST_WINDOWS, TOO_FEW, percent_interval};
 use crate::{Difference, Estimate, Evaluation, Head, Metric, Reconstruction, Score, Subject};
 
 fn table<const N: usize>(title: &str, note: String, columns: [&str; N]) -> Table {
@@ -39,7 +39,7 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
     let [train, validation, test] = evaluation.windows;
     let blocks = if evaluation.block > 1 {
         format!(
-            " Neighbouring windows overlap or are of one series, so the bootstrap draws blocks of {}.",
+            " Windows that overlap, are of one series or moment, or have labels that persist hang together, so the bootstrap draws blocks of {}.",
             evaluation.block
         )
     } else {
@@ -89,7 +89,9 @@ pub(super) fn differences(evaluation: &Evaluation) -> Table {
     out.columns.extend(metrics.iter().map(|metric| metric.name().to_owned()));
     let headline = evaluation.differences.iter().filter(|d| d.metric == metric);
     for Difference { head, baseline, difference, .. } in headline {
-        let conclusion = if difference.is_above_zero() {
+        let conclusion = if evaluation.independent_windows() < FEWEST_WINDOWS {
+            TOO_FEW
+        } else if difference.is_above_zero() {
             "better"
         } else if difference.is_below_zero() {
             "worse"

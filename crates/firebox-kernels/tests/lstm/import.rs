@@ -97,11 +97,12 @@ impl ModuleMapper for Cast {
 fn layers_of_another_type_and_without_bias_are_of_one_type() {
     let device = Device::flex();
     for dtype in [DType::F16, DType::BF16, DType::F64] {
-        let layer = burn::nn::LstmConfig::new(3, 7, false).init(&device).map(&mut Cast(dtype));
-        let ours = Lstm::from_burn(std::slice::from_ref(&layer)).expect("taken over");
-        let x = input(&device).cast(dtype);
-        let (output, _) = ours.forward(x.clone(), None, None, None);
+        let layer = burn::nn::LstmConfig::new(3, 7, false).init(&device);
+        let ours = Lstm::from_burn(&[layer.clone().map(&mut Cast(dtype))]).expect("taken over");
+        let x = input(&device);
+        let (output, _) = ours.forward(x.clone().cast(dtype), None, None, None);
         assert_eq!(output.dtype(), dtype);
+        // burn-nn's begins with a state of another type than its own.
         let (theirs, _) = layer.forward(x, None);
         let error = relative_error(&values(output), &values(theirs));
         assert!(error < 2e-2, "{dtype:?} is off by {error:.2e}");

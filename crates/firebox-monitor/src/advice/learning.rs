@@ -153,7 +153,48 @@ pub(super) fn plateau(usage: &Usage, settings: &Settings) -> Option<Advice> {
     )
 }
 
+/// Where training ended because the loss fell by less than counts: what counts is no share of the loss, and may be more than
+/// all that there is to gain.
+fn ended_while_falling(usage: &Usage, settings: &Settings) -> Option<Advice> {
+    let epochs = validated(usage);
+    let (last, loss) = epochs.last()?;
+    // What counted last: the rule forgets what fell by less.
+    let mut counted: Option<&(&EpochTime, f64)> = None;
+    for epoch in &epochs {
+        if counted.is_none_or(|before| epoch.1 < before.1 - settings.least_improvement) {
+            counted = Some(epoch);
+        }
+    }
+    let (since, before) = counted?;
+    let fall = 1.0 - loss / before;
+    let lowest = epochs.iter().all(|(_, other)| loss <= other);
+    let ended = settings.early_stopping && last.epoch < settings.epochs && since.epoch < last.epoch;
+    if !ended || !lowest || *before <= 0.0 || fall < STILL_FALLING {
+        return None;
+    }
+    let least = settings.least_improvement;
+    let way_out = match settings.keys.least_improvement {
+        Some(key) => format!("`{key}` from {least} to 0"),
+        None => format!("`{}` higher", settings.keys.patience),
+    };
+    some(
+        format!(
+            "training ended after epoch {} of {} while the validation loss still fell, by {} since epoch {} ({} to {}), because it fell by less than the {least} that count",
+            last.epoch,
+            settings.epochs,
+            percent(fall),
+            since.epoch,
+            significant(*before),
+            significant(*loss)
+        ),
+        way_out,
+    )
+}
+
 pub(super) fn still_falling(usage: &Usage, settings: &Settings) -> Option<Advice> {
+    if let Some(ended) = ended_while_falling(usage, settings) {
+        return Some(ended);
+    }
     let epochs = validated(usage);
     let [.., (_, before), (last, loss)] = &epochs[..] else { return None };
     let fall = 1.0 - loss / before;

@@ -22,6 +22,7 @@ fn settings() -> Settings {
         clip_value: None,
         epochs: 8,
         early_stopping: true,
+        least_improvement: 0.001,
         resume_every: None,
     }
 }
@@ -354,6 +355,14 @@ fn epochs_that_were_too_many_or_too_few_are_told() {
     check(&early, &settings(), &["best (0.500) after epoch 2 of 5; 3 epochs", "from 8 to 4"]);
     let falling = run(&[1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]);
     check(&falling, &settings(), &["fell by 25.0 %", "`train.epochs` from 8 to 16"]);
+    // A loss whose falls are all smaller than what counts.
+    let small = run(&[0.0012, 0.0010, 0.0008, 0.0006, 0.0004, 0.0002]);
+    let ended = [
+        "ended after epoch 6 of 8 while",
+        "fell, by 83.3 % since epoch 1",
+        "`train.early_stopping.min_delta` from 0.001 to 0",
+    ];
+    check(&small, &settings(), &ended);
     // Stopped before its last epoch, or level at the end: neither.
     check(&run(&[1.0, 0.9]), &settings(), &["nothing stood out"]);
     let level = run(&[1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.399]);

@@ -22,9 +22,9 @@ use crate::chain::Work;
 use crate::error::PipelineError;
 use crate::feed::Placed;
 use crate::keys::json;
-use crate::measure::overlap;
 use crate::stages::{Run, Windows, training};
 use crate::sub::Sub;
+use crate::together::together;
 use crate::zoo::Pretrainable;
 
 /// What is needed to train the arms.
@@ -129,8 +129,8 @@ impl Fitted {
     pub(super) fn scores(&self, run: &Run<'_>, windows: &Windows) -> FewLabels {
         let classes = windows.parts.train.classes();
         let shares = self.shares.clone();
-        let overlap = overlap(run.config, windows);
-        FewLabels::of(&run.config.evaluate, classes, &self.truth, self.majority, overlap, shares)
+        let together = together(run.config, windows, &windows.parts.test.labelled());
+        FewLabels::of(&run.config.evaluate, classes, &self.truth, self.majority, &together, shares)
     }
 }
 

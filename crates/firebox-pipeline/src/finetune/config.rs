@@ -198,6 +198,7 @@ impl FinetuneConfig {
             rate: "finetune.learning_rate",
             epochs: "finetune.epochs",
             patience: "finetune.patience",
+            least_improvement: None,
             batch_size: "finetune.batch_size",
             clips: false,
         }

@@ -27,7 +27,7 @@ use crate::feed::local;
 use crate::folder::{PIPELINE, begun, is_run};
 use crate::kept::MODEL;
 use crate::keys::json;
-use crate::stages::{Run, Windows};
+use crate::stages::{Run, Windows, automatic};
 use crate::{Kind, PipelineConfig};
 
 /// Most bytes that the header of a safetensors file may have, by its format.
@@ -124,12 +124,9 @@ impl Origin {
             ));
         }
         if let Some(theirs) = &self.settings {
-            let (clock, series) =
-                (windows.ingested.checks.span.is_some(), windows.ingested.set.series().len());
-            let rule = theirs.split.unwrap_or_else(|| {
-                let (given, grouped) = (theirs.data.test.is_some(), theirs.data.is_grouped());
-                SplitRule::automatic(given, grouped, clock, series).0
-            });
+            let clock = windows.ingested.checks.span.is_some();
+            let rule =
+                theirs.split.unwrap_or_else(|| automatic(theirs, &windows.ingested.set, clock).0);
             let ours = without_urls(&run.config.data, run.config, run.stop)?;
             let fetched = fetched(&theirs.data, run.config, run.stop)?;
             if self.data_key == Some(run.keys.series) {
@@ -278,11 +275,8 @@ impl Origin {
                 "other files are tested on than it was trained on, and the cache does not have its series any more",
             ));
         };
-        let rule = settings.split.unwrap_or_else(|| {
-            let test = settings.data.test.is_some();
-            SplitRule::automatic(test, set.groups() > 0, checks.span.is_some(), set.series().len())
-                .0
-        });
+        let clock = checks.span.is_some();
+        let rule = settings.split.unwrap_or_else(|| automatic(settings, &set, clock).0);
         let Ok(parts) = split(&set, &settings.window.rule(), &as_then(rule), &settings.labels)
         else {
             return Ok(BySteps::Unknown(

@@ -323,7 +323,7 @@ fn warnings(scores: &FewLabels, truth: &[u32]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use firebox_eval::{EvalConfig, Predictions, SharePredictions};
+    use firebox_eval::{EvalConfig, Predictions, SharePredictions, Together};
 
     use super::*;
 
@@ -339,7 +339,8 @@ mod tests {
         };
         let config = EvalConfig { resamples: 50, ..EvalConfig::default() };
         let classes = ["a", "b"].map(str::to_owned);
-        FewLabels::of(&config, &classes, &TRUTH, 0, 1, shares.iter().map(of).collect())
+        let apart = Together::default();
+        FewLabels::of(&config, &classes, &TRUTH, 0, &apart, shares.iter().map(of).collect())
     }
 
     #[test]

@@ -12,7 +12,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Fold, Key, Labels, count, outliers, unchanging_channels, walk_forward};
+use firebox_core::{
+    Event, Fold, Key, Labels, WindowList, count, outliers, unchanging_channels, walk_forward,
+};
 use firebox_data::Ingested;
 use firebox_eval::{Contender, Contest, Metric, Standing, TestScore, contest};
 use firebox_export::Task;
@@ -29,6 +31,7 @@ use crate::keys::{Keys, json, learnt_by, ordered};
 use crate::online;
 use crate::stages::Run;
 use crate::test_table::{FILE, Said, TestTable};
+use crate::together::in_time;
 use crate::unread::{not_evaluated_by, only_evaluates_by};
 use crate::{PipelineConfig, WindowConfig};
 
@@ -433,6 +436,9 @@ fn measure(
     contenders.extend(baselines::all(run, work, parts, classes.len())?);
     write_test(&work.path.join(FILE), has_clock, &classes, parts, &contenders)?;
     let footprint = run.config.window.length + run.config.labels.horizon();
-    let overlap = footprint.div_ceil(run.config.window.stride);
-    Ok(contest(&run.config.evaluate, &classes, &truth, overlap, &contenders))
+    let tested = parts.iter().flat_map(|part| part.test.windows().windows().iter());
+    let tested: WindowList = tested.filter(|window| window.label.is_some()).collect();
+    let set = folds[0].split.test.set();
+    let together = in_time(&tested, set, footprint, run.config.window.stride, has_clock);
+    Ok(contest(&run.config.evaluate, &classes, &truth, &together, &contenders))
 }

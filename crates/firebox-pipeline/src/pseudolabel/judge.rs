@@ -15,9 +15,10 @@ use serde::Serialize;
 use super::PseudolabelConfig;
 use super::iterate::{ClusterParts, Iterated};
 use crate::error::PipelineError;
-use crate::measure::{channel_names, overlap};
+use crate::measure::channel_names;
 use crate::stages::{Run, Windows};
 use crate::test_table::{FILE, Said, TestTable};
+use crate::together::together;
 
 /// Clusters of the test windows beside their true classes.
 #[derive(Clone, Debug, Serialize)]
@@ -148,12 +149,17 @@ pub(super) fn judge(
         ("the windows themselves", &raw),
     ];
     let evaluate = &run.config.evaluate;
+    let hanging = together(run.config, windows, &windows.parts.test.labelled());
     let resampling = Resampling {
         stream: Stream::new(evaluate.seed, "halves"),
         resamples: evaluate.resamples,
-        block: evaluate.block.unwrap_or(overlap(run.config, windows)).max(1),
+        block: evaluate.block.unwrap_or(hanging.block).max(1),
         confidence: evaluate.confidence,
     };
+    let (truth, sorted) =
+        (hanging.sorted(&truth), subjects.map(|(name, clusters)| (name, hanging.sorted(clusters))));
+    let subjects: [(&'static str, &Vec<u32>); 3] =
+        std::array::from_fn(|place| (sorted[place].0, &sorted[place].1));
     let (subjects, leads) = with_intervals(&resampling, &truth, &subjects);
     let evaluation = probe(run, settings, windows, parts, iterated)?;
     let (windows, confidence) = (truth.len(), evaluate.confidence);
@@ -262,7 +268,7 @@ fn probe(
         validation: Arc::new(validation),
         test: parts.test.clone(),
         channels: channel_names(windows),
-        overlap: overlap(run.config, windows),
+        together: together(run.config, windows, &windows.parts.test),
     };
     let channels = sources.channels.len();
     let random = |seed| match run.stop.load(Ordering::Relaxed) {

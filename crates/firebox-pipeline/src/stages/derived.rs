@@ -1,7 +1,9 @@
 //! Settings that were not written but follow from others, from the device or from the data, each with
 //! its reason.
 
-use firebox_core::{EqualPolicy, Precision, SplitRule, StepLabels};
+use std::collections::BTreeSet;
+
+use firebox_core::{EqualPolicy, Labels, Precision, SeriesSet, SplitRule, StepLabels};
 use firebox_data::Ingested;
 use firebox_eval::Reason;
 use firebox_train::{LossScale, TrainConfig};
@@ -79,6 +81,58 @@ pub(crate) fn written(rule: &SplitRule) -> String {
     }
 }
 
+/// Series of one class each from which on whole series are drawn without being asked for: of fewer, a part may have none.
+const FEWEST_TO_DRAW: usize = 10;
+
+/// The split that follows from the data where none is written, and why.
+pub(crate) fn automatic(
+    config: &PipelineConfig,
+    set: &SeriesSet,
+    clock: bool,
+) -> (SplitRule, &'static str) {
+    let (given, grouped) = (config.data.test.is_some(), set.groups() > 0);
+    let follows = SplitRule::automatic(given, grouped, clock, set.series().len());
+    let of_one_class = || one_class_each(&config.labels, set);
+    if matches!(follows.0, SplitRule::Time { .. })
+        && of_one_class().is_some_and(|series| series >= FEWEST_TO_DRAW)
+    {
+        let (rule, _) = SplitRule::automatic(false, false, false, set.series().len());
+        return (
+            rule,
+            "each series has one class throughout, which a part of it in training would tell of the rest: whole series are drawn for each part",
+        );
+    }
+    follows
+}
+
+/// How many series have labels, if each of them has one alone and not all have the same: then the class says which series
+/// it is, and a part of a series tells the class of another.
+pub(crate) fn one_class_each(labels: &Labels, set: &SeriesSet) -> Option<usize> {
+    if !matches!(labels, Labels::Last | Labels::Majority { .. }) {
+        return None;
+    }
+    let (mut series, mut classes) = (0, BTreeSet::new());
+    for one in set.series() {
+        match &one.labels {
+            StepLabels::None => {}
+            StepLabels::Whole(label) => {
+                series += 1;
+                classes.insert(*label);
+            }
+            StepLabels::PerStep(labels) => {
+                let mut own = labels.iter().flatten();
+                let Some(first) = own.next() else { continue };
+                if own.any(|label| label != first) {
+                    return None;
+                }
+                series += 1;
+                classes.insert(*first);
+            }
+        }
+    }
+    (series > 1 && classes.len() > 1).then_some(series)
+}
+
 /// The split that was written, or the one that follows from the data, with its reason.
 pub(crate) fn rule_for(
     config: &PipelineConfig,
@@ -86,8 +140,7 @@ pub(crate) fn rule_for(
 ) -> Result<(SplitRule, &'static str), PipelineError> {
     let (series, clock) = (ingested.set.series(), ingested.checks.span.is_some());
     let Some(rule) = config.split else {
-        let (given, grouped) = (config.data.test.is_some(), ingested.set.groups() > 0);
-        return Ok(SplitRule::automatic(given, grouped, clock, series.len()));
+        return Ok(automatic(config, &ingested.set, clock));
     };
     let labelled = series.iter().filter(|one| matches!(one.labels, StepLabels::Whole(_))).count();
     if matches!(rule, SplitRule::Time { .. }) && !clock && series.len() > 1 && labelled > 0 {
@@ -102,4 +155,51 @@ pub(crate) fn rule_for(
 
 fn reason(key: &str, value: String, reason: &str) -> Reason {
     Reason { key: key.to_owned(), value, reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::{Channel, Role, Series};
+
+    use super::*;
+
+    /// Series of ten steps with the class of each step, by series.
+    fn set(classes: &[Vec<Option<u32>>]) -> SeriesSet {
+        let series = classes.iter().enumerate().map(|(index, labels)| Series {
+            labels: StepLabels::PerStep(labels.clone()),
+            ..Series::regular(format!("s{index}"), 0, 1, vec![0.5; labels.len()], 1)
+        });
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let channels = vec![Channel::new("x", Role::Other)];
+        SeriesSet::new(channels, names, series.collect()).unwrap()
+    }
+
+    fn one_each(series: u32) -> Vec<Vec<Option<u32>>> {
+        (0..series).map(|index| vec![None, Some(index % 2), Some(index % 2)]).collect()
+    }
+
+    #[test]
+    fn series_of_one_class_each_are_drawn_as_a_whole_and_others_are_divided_by_time() {
+        let name = |set: &SeriesSet, labels: Labels| {
+            let config = PipelineConfig { labels, ..PipelineConfig::default() };
+            automatic(&config, set, true).0.name()
+        };
+        let last = || Labels::Last;
+        assert_eq!(name(&set(&one_each(10)), last()), "series");
+        assert_eq!(name(&set(&one_each(10)), Labels::Majority { share: 0.5 }), "series");
+        // Too few, of one class alone, of several classes, or labels that are made of prices.
+        assert_eq!(name(&set(&one_each(9)), last()), "time");
+        assert_eq!(name(&set(&vec![vec![Some(1); 5]; 20]), last()), "time");
+        let mut several = one_each(20);
+        several[7] = vec![Some(0), Some(1)];
+        assert_eq!(name(&set(&several), last()), "time");
+        let forward = Labels::Forward { horizon: 5, threshold: 0.0 };
+        assert_eq!(name(&set(&one_each(10)), forward), "time");
+        assert_eq!(one_class_each(&last(), &set(&one_each(9))), Some(9));
+        assert_eq!(one_class_each(&last(), &set(&several)), None);
+        // What has no label says nothing.
+        let mut some = one_each(10);
+        some.push(vec![None; 4]);
+        assert_eq!(one_class_each(&last(), &set(&some)), Some(10));
+    }
 }

@@ -36,7 +36,7 @@ use crate::shared::Shared;
 use crate::{PipelineConfig, Prepared, page};
 use start::{begin_anew, replaced};
 
-pub(crate) use derived::{rule_for, split_reasons, training, written};
+pub(crate) use derived::{automatic, rule_for, split_reasons, training, written};
 pub(crate) use events::Everyone;
 pub(crate) use size::check_size;
 pub(crate) use start::{begin, name_of, started_event, trackers};

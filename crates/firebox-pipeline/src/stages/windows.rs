@@ -10,7 +10,7 @@ use firebox_core::{
 use firebox_data::Ingested;
 
 use super::Run;
-use super::derived::rule_for;
+use super::derived::{one_class_each, rule_for};
 use crate::cut::Cut;
 use crate::error::PipelineError;
 use crate::feed::local;
@@ -94,6 +94,15 @@ impl Run<'_> {
                 });
             }
             self.warn_of_cut(&ingested.set, config.labels.horizon());
+            if let (SplitRule::Time { .. }, Some(series)) =
+                (rule, one_class_each(&config.labels, &ingested.set))
+            {
+                let message = format!(
+                    "each of {} with a class has one throughout, and the split by time trains on the begin of each: a model that tells series apart scores, whatever it learnt of classes\n  draw whole series, by [split.series] (--set split.series.test=0.2)",
+                    count(series as u64, "series")
+                );
+                self.listener.on(&Event::Warning { message });
+            }
             self.warn_of_equal(&parts);
             self.warn_of_unused([&parts], config.labels.horizon());
             self.warn_of_few(&parts);

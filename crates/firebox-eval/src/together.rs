@@ -1,0 +1,150 @@
+//! Test windows that hang together, which intervals have to know: those that share a step, are of one subject or of one
+//! moment, or have labels that persist. What is alike in them says nothing of other windows.
+
+/// Which test windows are drawn together by a bootstrap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Together {
+    /// Consecutive windows of [`order`](Self::order) that are drawn together, at least 1.
+    pub block: usize,
+    /// The windows in an order in which those that hang together follow on one another, such as by time where several series
+    /// have the same times. Empty: as they come.
+    pub order: Vec<u32>,
+}
+
+impl Default for Together {
+    fn default() -> Self {
+        Self::every(1)
+    }
+}
+
+impl Together {
+    /// So many consecutive windows as they come.
+    pub fn every(block: usize) -> Self {
+        Self { block: block.max(1), order: Vec::new() }
+    }
+
+    /// The values of all windows, in the order of these.
+    ///
+    /// # Panics
+    ///
+    /// When there are more or fewer values than windows in the order.
+    pub fn sorted<T: Clone>(&self, values: &[T]) -> Vec<T> {
+        if self.order.is_empty() {
+            return values.to_vec();
+        }
+        assert_eq!(values.len(), self.order.len(), "one value for each window");
+        self.order.iter().map(|window| values[*window as usize].clone()).collect()
+    }
+
+    /// The same of some of the windows, by their indices in increasing order, of which each stands for `every` of all.
+    pub fn of_chosen(&self, indices: &[usize], every: usize) -> Self {
+        let block = self.block.max(1).div_ceil(every.max(1));
+        let place = |window: &u32| indices.binary_search(&(*window as usize)).ok();
+        let order = self.order.iter().filter_map(place).map(|place| place as u32).collect();
+        Self { block, order }
+    }
+}
+
+/// Windows in a block where the labels of consecutive ones agree more often than by chance, so that those of a run count
+/// little more than one: the best length of a circular block bootstrap for a process whose correlation falls by the factor
+/// `ρ` from window to window, `(3/2)^⅓ · (2ρ / (1 − ρ²))^⅔ · n^⅓`, where `ρ` is the agreement of neighbours beyond that of
+/// any two windows. Source: Politis and White, "Automatic block-length selection for the dependent bootstrap", 2004, as
+/// corrected by Patton, Politis and White, 2009, for an autoregression of the first order.
+///
+/// `labels` has the class of each labelled window, cut where a series ends.
+pub fn block_of_labels(labels: &[Vec<u32>]) -> usize {
+    let (mut pairs, mut agreeing) = (0u64, 0u64);
+    let mut counts = std::collections::BTreeMap::<u32, u64>::new();
+    for series in labels {
+        series.iter().for_each(|label| *counts.entry(*label).or_default() += 1);
+        pairs += series.len().saturating_sub(1) as u64;
+        agreeing += series.windows(2).filter(|pair| pair[0] == pair[1]).count() as u64;
+    }
+    let all = counts.values().sum::<u64>() as f64;
+    let chance: f64 = counts.values().map(|count| (*count as f64 / all).powi(2)).sum();
+    if pairs == 0 || chance >= 1.0 {
+        return 1;
+    }
+    let agreement = agreeing as f64 / pairs as f64;
+    let windows = all as usize;
+    // Of labels that never change but from series to series, all of a series are one.
+    let correlation = ((agreement - chance) / (1.0 - chance)).min(1.0 - 1.0 / all);
+    if correlation <= 0.0 {
+        return 1;
+    }
+    let ratio = 2.0 * correlation / (1.0 - correlation * correlation);
+    let block = 1.5f64.cbrt() * ratio.powf(2.0 / 3.0) * all.cbrt();
+    (block.round() as usize).clamp(1, windows)
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::Stream;
+
+    use super::*;
+    use crate::Resampling;
+
+    #[test]
+    fn chosen_windows_keep_their_order() {
+        let all = Together { block: 12, order: vec![4, 0, 5, 1, 2, 3] };
+        assert_eq!(all.sorted(&[10, 11, 12, 13, 14, 15]), [14, 10, 15, 11, 12, 13]);
+        let chosen = all.of_chosen(&[1, 3, 4], 2);
+        assert_eq!(chosen, Together { block: 6, order: vec![2, 0, 1] });
+        assert_eq!(chosen.sorted(&["one", "three", "four"]), ["four", "one", "three"]);
+        assert_eq!(Together::every(5).of_chosen(&[0, 2], 2), Together::every(3));
+        assert_eq!(Together::every(0).sorted(&[1, 2]), [1, 2]);
+    }
+
+    /// Labels of two classes that change with this probability from window to window.
+    fn bouts(windows: usize, change: f64, seed: u64) -> Vec<u32> {
+        let mut draws = Stream::new(seed, "bouts").draws();
+        let mut label = 0;
+        let mut next = || {
+            label ^= u32::from(draws.chance(change));
+            label
+        };
+        (0..windows).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn labels_that_persist_make_blocks_and_others_do_not() {
+        let of = |change, seed| block_of_labels(&[bouts(600, change, seed)]);
+        for seed in 0..20 {
+            assert!(of(0.5, seed) <= 3, "{}", of(0.5, seed));
+            let long = of(1.0 / 30.0, seed);
+            assert!((40..=160).contains(&long), "{long}");
+        }
+        // Most of one class is no persistence.
+        let mut draws = Stream::new(3, "rare").draws();
+        let rare: Vec<u32> = (0..600).map(|_| u32::from(draws.chance(0.05))).collect();
+        assert!(block_of_labels(&[rare]) <= 4);
+        assert_eq!(block_of_labels(&[vec![1; 50]]), 1);
+        assert_eq!(block_of_labels(&[]), 1);
+        assert!(block_of_labels(&[vec![0; 50], vec![1; 50]]) >= 50);
+    }
+
+    #[test]
+    fn intervals_of_persistent_labels_hold_the_truth_about_as_often_as_they_say() {
+        // A guess that has nothing to do with labels in bouts, itself in bouts.
+        let (mut held, mut naive) = (0, 0);
+        let runs = 200;
+        for seed in 0..runs {
+            let (truth, guess) = (bouts(1000, 0.1, seed), bouts(1000, 0.1, seed + 10_000));
+            let right: Vec<f64> =
+                truth.iter().zip(&guess).map(|(a, b)| f64::from(u8::from(a == b))).collect();
+            let interval = |block| {
+                let stream = Stream::new(seed, "interval");
+                Resampling { stream, resamples: 400, block, confidence: 0.95 }.mean(&right)
+            };
+            let holds = |block| {
+                let found = interval(block);
+                found.low <= 0.5 && 0.5 <= found.high
+            };
+            held += u32::from(holds(block_of_labels(&[truth])));
+            naive += u32::from(holds(1));
+        }
+        let share = f64::from(held) / f64::from(runs as u32);
+        assert!(share > 0.88, "{share}");
+        assert!(f64::from(naive) / (runs as f64) < 0.75, "{naive}");
+    }
+}

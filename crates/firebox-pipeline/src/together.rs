@@ -1,0 +1,220 @@
+//! Which test windows hang together, from the data and the settings: [`Together`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use firebox_core::{Origin, SeriesSet, SplitRule, WindowList};
+use firebox_eval::{Together, block_of_labels};
+
+use crate::PipelineConfig;
+use crate::measure::units_of;
+use crate::stages::Windows;
+
+/// Which windows of a test part hang together, which intervals must know: those that share a step of their values or labels,
+/// of all series at a moment where several have the same times, and as many as labels persist over; where the series of the
+/// test part are others than those that were trained on, all of one of them, or of a group. What is alike in the windows of
+/// one subject says nothing of other subjects.
+pub(crate) fn together(
+    config: &PipelineConfig,
+    windows: &Windows,
+    test: &firebox_core::Windows,
+) -> Together {
+    let (set, list) = (test.set(), test.windows());
+    let is_apart = match windows.rule {
+        SplitRule::Time { .. } => false,
+        SplitRule::Series { .. } => true,
+        SplitRule::Given { .. } => are_others(set),
+    };
+    if is_apart || set.groups() > 0 {
+        let units = set.units();
+        let of_a_unit = size_of_units(list, |series| units[series as usize]);
+        let share_a_step = match config.window.whole {
+            true => 1,
+            false => config.window.length.div_ceil(config.window.stride),
+        };
+        return Together::every(of_a_unit.max(share_a_step));
+    }
+    if config.window.whole {
+        return Together::every(1);
+    }
+    let footprint = config.window.length + config.labels.horizon();
+    in_time(list, set, footprint, config.window.stride, windows.ingested.checks.span.is_some())
+}
+
+/// Whether the series to test on are others than those to train on, and not their later parts: several, of other names.
+fn are_others(set: &SeriesSet) -> bool {
+    let names = |origin: Origin| {
+        set.series().iter().filter(move |series| series.origin == origin).map(|one| &*one.name)
+    };
+    let trained: BTreeSet<&str> = names(Origin::Train).collect();
+    let goes_on = |name: &str| name.strip_prefix("test/").is_some_and(|own| trained.contains(own));
+    names(Origin::Test).count() > 1 && !names(Origin::Test).any(goes_on)
+}
+
+/// How many windows a unit has that a window is of, in the mean over all windows: the units are as good as so many of equal
+/// size as there are windows over this (Kish, "Survey sampling", 1965).
+fn size_of_units(windows: &WindowList, unit: impl Fn(u32) -> usize) -> usize {
+    let mut sizes = BTreeMap::<usize, u64>::new();
+    windows.iter().for_each(|window| *sizes.entry(unit(window.series)).or_default() += 1);
+    let (all, squares) =
+        sizes.values().fold((0, 0), |(all, squares), size| (all + size, squares + size * size));
+    if all == 0 { 1 } else { squares.div_ceil(all) as usize }
+}
+
+/// Windows of which each looks at `footprint` steps, in the order of time if several series have the same times.
+pub(crate) fn in_time(
+    windows: &WindowList,
+    set: &SeriesSet,
+    footprint: usize,
+    stride: usize,
+    has_clock: bool,
+) -> Together {
+    let share_a_step = footprint.div_ceil(stride.max(1));
+    let mut labels: Vec<Vec<u32>> = vec![];
+    let mut before = None;
+    for window in windows {
+        let Some(label) = window.label else { continue };
+        if before != Some(window.series) {
+            labels.push(vec![]);
+            before = Some(window.series);
+        }
+        if let Some(own) = labels.last_mut() {
+            own.push(label);
+        }
+    }
+    let block = share_a_step.max(block_of_labels(&labels));
+    if !has_clock || units_of(windows, |series| series as usize) < 2 {
+        return Together::every(block);
+    }
+    // The first moment that each window looks at, and the last.
+    let moments: Vec<[i64; 2]> = windows
+        .iter()
+        .map(|window| {
+            let time = &set.series()[window.series as usize].time;
+            let (start, last) = (window.steps().start, time.len() - 1);
+            [time[start], time[(start + footprint - 1).min(last)]]
+        })
+        .collect();
+    let mut order: Vec<u32> = (0..moments.len() as u32).collect();
+    order.sort_by_key(|window| moments[*window as usize][0]);
+    // Windows that begin while another one goes on, itself among them.
+    let starts: Vec<i64> = order.iter().map(|window| moments[*window as usize][0]).collect();
+    let beside = |(place, window): (usize, &u32)| {
+        let end = moments[*window as usize][1];
+        starts[place..].partition_point(|start| *start <= end) as u64
+    };
+    let all: u64 = order.iter().enumerate().map(beside).sum();
+    let at_once = all.div_ceil(order.len().max(1) as u64) as usize;
+    // Labels persist over as many windows of each of the series that go on at once.
+    let block = (at_once * block).div_ceil(share_a_step.max(1)).max(block);
+    Together { block: block.clamp(1, order.len().max(1)), order }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use firebox_core::{Channel, Labels, Role, Series, StepLabels, WindowRule, split};
+
+    use super::*;
+
+    /// Series of so many steps that begin at these minutes; the label of a step.
+    fn test_part(
+        begins: &[i64],
+        steps: usize,
+        stride: usize,
+        label: impl Fn(usize, usize) -> u32,
+    ) -> firebox_core::Windows {
+        let series = begins.iter().enumerate().map(|(index, begin)| {
+            let values = (0..steps).map(|step| (step * 7 % 13) as f64).collect();
+            let labels = (0..steps).map(|step| Some(label(index, step))).collect();
+            let name = format!("s{index}");
+            Series {
+                labels: StepLabels::PerStep(labels),
+                ..Series::regular(name, begin * 60_000_000, 60_000_000, values, 1)
+            }
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        let classes = vec!["a".to_owned(), "b".to_owned()];
+        let set = Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap());
+        let rule = WindowRule { length: 20, stride, whole: false };
+        let all = SplitRule::Time { validation: 0.0, test: 0.0, gap: Some(0) };
+        (*split(&set, &rule, &all, &Labels::Last).unwrap().train).clone()
+    }
+
+    fn of(part: &firebox_core::Windows, footprint: usize, stride: usize) -> Together {
+        in_time(part.windows(), part.set(), footprint, stride, true)
+    }
+
+    fn noise(series: usize, step: usize) -> u32 {
+        firebox_core::Stream::new(series as u64, "labels").block(step as u64)[0] % 2
+    }
+
+    #[test]
+    fn windows_of_one_series_hang_together_as_far_as_their_steps_and_labels_reach() {
+        let part = test_part(&[0], 2000, 10, noise);
+        let found = of(&part, 20, 10);
+        assert!(found.order.is_empty() && (2..=3).contains(&found.block), "{found:?}");
+        // A label that looks 600 steps ahead.
+        assert_eq!(of(&part, 620, 10).block, 62);
+        // Bouts of 300 steps, which are 30 windows.
+        let bouts = test_part(&[0], 20_000, 10, |_, step| (step / 300 % 2) as u32);
+        assert!((60..=400).contains(&of(&bouts, 20, 10).block), "{}", of(&bouts, 20, 10).block);
+    }
+
+    #[test]
+    fn series_of_the_same_times_are_drawn_by_time() {
+        let part = test_part(&[0, 0, 0, 5], 1000, 10, noise);
+        let found = of(&part, 20, 10);
+        let windows = part.windows();
+        let moment = |window: &u32| {
+            let window = windows.at(*window as usize);
+            part.set().series()[window.series as usize].time[window.steps().start]
+        };
+        assert!(found.order.iter().map(moment).is_sorted());
+        let mut all = found.order.clone();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..windows.len() as u32));
+        // Four series, of which two windows each share a step.
+        assert!((7..=13).contains(&found.block), "{}", found.block);
+        // Series that follow on one another are as one.
+        let after = of(&test_part(&[0, 1000, 2000], 1000, 10, noise), 20, 10);
+        assert!((2..=4).contains(&after.block), "{}", after.block);
+        // Without a clock, nothing is known of their times.
+        let without = in_time(windows, part.set(), 20, 10, false);
+        assert!(without.order.is_empty() && without.block <= 3, "{without:?}");
+    }
+
+    #[test]
+    fn units_of_unlike_sizes_count_as_fewer() {
+        let list: WindowList = [(0, 90), (1, 5), (2, 5)]
+            .into_iter()
+            .flat_map(|(series, windows)| {
+                (0..windows).map(move |start| firebox_core::Window {
+                    series,
+                    start,
+                    length: 20,
+                    label: None,
+                })
+            })
+            .collect();
+        // One has nearly all: the three are as good as 1.2.
+        assert_eq!(size_of_units(&list, |series| series as usize), 82);
+        assert_eq!(size_of_units(&list, |series| (series as usize).min(1)), 82);
+        assert_eq!(size_of_units(&WindowList::default(), |_| 0), 1);
+    }
+
+    #[test]
+    fn test_series_are_others_unless_they_go_on_from_those_to_train_on() {
+        let set = |names: &[(&str, Origin)]| {
+            let series = names.iter().map(|(name, origin)| Series {
+                origin: *origin,
+                ..Series::regular(*name, 0, 1, vec![0.0; 3], 1)
+            });
+            SeriesSet::new(vec![Channel::new("x", Role::Other)], vec![], series.collect()).unwrap()
+        };
+        let (train, test) = (Origin::Train, Origin::Test);
+        assert!(are_others(&set(&[("a", train), ("b", test), ("c", test)])));
+        assert!(!are_others(&set(&[("a", train), ("b", test)])));
+        assert!(!are_others(&set(&[("a", train), ("test/a", test), ("test/b", test)])));
+    }
+}
