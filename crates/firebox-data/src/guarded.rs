@@ -48,6 +48,11 @@ pub(crate) fn guarded<T>(input: &Input, read: impl FnOnce() -> T) -> Result<T, D
     let _guarding = Guarding::new();
     // What was half done is not looked at again: the error ends the reading.
     catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
+        if is_refused_thread(said(panic.as_ref())) {
+            let why = "the system refused a thread, whose stack takes memory, too: raise the limits of memory (ulimit -v) and of processes (ulimit -u)";
+            let refused = std::io::Error::new(std::io::ErrorKind::WouldBlock, why);
+            return DataError::io("read", &input.path)(refused);
+        }
         let problem = format!(
             "its reader gave up ({}): a column of a type that it does not know, used or not, such as run-end-encoded values, \
              unions or views of lists, or damage; write the file anew without such columns",
@@ -55,6 +60,13 @@ pub(crate) fn guarded<T>(input: &Input, read: impl FnOnce() -> T) -> Result<T, D
         );
         DataError::malformed(&input.path, input.format, problem)
     })
+}
+
+/// Whether a panic says that no thread could be begun.
+fn is_refused_thread(said: &str) -> bool {
+    ["WouldBlock", "Resource temporarily unavailable", "spawn thread"]
+        .iter()
+        .any(|sign| said.contains(sign))
 }
 
 fn said(panic: &(dyn Any + Send)) -> &str {
@@ -65,6 +77,23 @@ fn said(panic: &(dyn Any + Send)) -> &str {
 #[cfg(test)]
 mod tests {
     use firebox_core::Origin;
+
+    #[test]
+    fn a_refused_thread_is_no_damage() {
+        let input = Input {
+            path: "a.csv".into(),
+            format: Format::Csv,
+            origin: Origin::Train,
+            within: String::new(),
+        };
+        let refused = guarded(&input, || {
+            let error = std::io::Error::from_raw_os_error(11);
+            panic!("called `Result::unwrap()` on an `Err` value: {error:?}");
+        });
+        let error: DataError = Result::<(), _>::unwrap_err(refused);
+        let said = std::error::Error::source(&error).unwrap().to_string();
+        assert!(!error.is_bad_input() && said.starts_with("the system refused a thread"), "{said}");
+    }
 
     use super::*;
     use crate::Format;

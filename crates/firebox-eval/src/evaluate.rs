@@ -357,7 +357,11 @@ fn differences(
         for (own, head) in [(0, Head::Logistic), (1, Head::Neighbours)] {
             for (place, (baseline, other)) in named.iter().enumerate().skip(2) {
                 if other.is_none_or(|other| other == head) {
-                    let difference = comparison.difference(own, place, metric);
+                    // The encoder was pre-trained with one seed.
+                    let difference = match baseline {
+                        Subject::RandomEncoder => comparison.difference_of_one(own, place, metric),
+                        _ => comparison.difference(own, place, metric),
+                    };
                     all.push(Difference { head, baseline: *baseline, metric, difference });
                 }
             }

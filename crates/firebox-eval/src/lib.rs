@@ -104,7 +104,7 @@ pub use projection::{Projection, project};
 pub use random_kernels::RandomKernels;
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
-    fill_last_value, fill_linear, fill_mean,
+    fill_last_value, fill_linear, fill_mean, fill_seen_mean,
 };
 pub use report::{
     Advice, ArchiveDefect, ArchiveReport, ArchiveSet, Card, Chart, CheckpointRow, ComparedRun,

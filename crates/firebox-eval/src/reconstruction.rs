@@ -84,13 +84,16 @@ pub enum Fill {
     Linear,
     /// The last step before the mask.
     LastValue,
+    /// The mean of the window's steps that are not masked.
+    SeenMean,
     /// Zero, the mean of a normalised channel.
     Mean,
 }
 
 impl Fill {
     /// Every fill, the model first.
-    pub const ALL: [Self; 4] = [Self::Model, Self::Linear, Self::LastValue, Self::Mean];
+    pub const ALL: [Self; 5] =
+        [Self::Model, Self::Linear, Self::LastValue, Self::SeenMean, Self::Mean];
 
     /// Its name in running text.
     pub fn name(self) -> &'static str {
@@ -98,6 +101,7 @@ impl Fill {
             Self::Model => "pre-trained model",
             Self::Linear => "linear interpolation",
             Self::LastValue => "last value",
+            Self::SeenMean => "mean of the visible steps",
             Self::Mean => "mean (zero)",
         }
     }
@@ -153,6 +157,28 @@ pub fn fill_linear(window: &[f32], mask: &[bool], channels: usize) -> Vec<f32> {
     out
 }
 
+/// Puts the mean of each channel over the window's visible steps on masked ones; without any, zero. What is noise around a
+/// level cannot be told better.
+///
+/// # Shapes
+///
+/// - `window`: `[time, channel]`, row-major; `mask`: `[time]`. Returns `[time, channel]`.
+pub fn fill_seen_mean(window: &[f32], mask: &[bool], channels: usize) -> Vec<f32> {
+    let mut sums = vec![0.0f64; channels];
+    let steps = || window.chunks_exact(channels.max(1)).zip(mask);
+    for (values, _) in steps().filter(|(_, masked)| !**masked) {
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += f64::from(*value));
+    }
+    let seen = mask.iter().filter(|masked| !**masked).count().max(1) as f64;
+    let mut out = window.to_vec();
+    for (values, masked) in out.chunks_exact_mut(channels.max(1)).zip(mask) {
+        if *masked {
+            values.iter_mut().zip(&sums).for_each(|(value, sum)| *value = (sum / seen) as f32);
+        }
+    }
+    out
+}
+
 /// Puts zero, the mean of a normalised channel, on masked steps.
 ///
 /// # Shapes
@@ -171,7 +197,7 @@ pub fn fill_mean(window: &[f32], mask: &[bool], channels: usize) -> Vec<f32> {
 /// Errors of one masked window, summed over its masked values.
 #[derive(Clone, Copy, Debug)]
 struct WindowErrors {
-    squared: [f64; 4],
+    squared: [f64; 5],
     values: f64,
 }
 
@@ -181,8 +207,8 @@ pub struct ReconstructionTally {
     channels: Vec<String>,
     windows: Vec<WindowErrors>,
     /// `[fill][channel]`.
-    squared: [Vec<f64>; 4],
-    absolute: [f64; 4],
+    squared: [Vec<f64>; 5],
+    absolute: [f64; 5],
     masked_steps: u64,
 }
 
@@ -190,7 +216,7 @@ impl ReconstructionTally {
     /// An empty one for windows of these channels.
     pub fn new(channels: Vec<String>) -> Self {
         let squared = std::array::from_fn(|_| vec![0.0; channels.len()]);
-        Self { channels, windows: vec![], squared, absolute: [0.0; 4], masked_steps: 0 }
+        Self { channels, windows: vec![], squared, absolute: [0.0; 5], masked_steps: 0 }
     }
 
     /// Adds a window. Windows come in the order of time; one without a masked step adds nothing.
@@ -209,9 +235,10 @@ impl ReconstructionTally {
             window.reconstructed.clone(),
             fill_linear(&window.truth, &window.mask, channels),
             fill_last_value(&window.truth, &window.mask, channels),
+            fill_seen_mean(&window.truth, &window.mask, channels),
             fill_mean(&window.truth, &window.mask, channels),
         ];
-        let mut own = WindowErrors { squared: [0.0; 4], values: (masked * channels) as f64 };
+        let mut own = WindowErrors { squared: [0.0; 5], values: (masked * channels) as f64 };
         for (place, fill) in fills.iter().enumerate() {
             for step in (0..window.mask.len()).filter(|step| window.mask[*step]) {
                 for channel in 0..channels {
@@ -249,7 +276,7 @@ impl ReconstructionTally {
         let resampled = resampling.map(self.windows.len(), |indices, _| {
             self.means(&indices.iter().map(|index| all[*index as usize]).collect::<Vec<_>>())
         });
-        let estimate = |of: &dyn Fn(&[f64; 4]) -> f64| {
+        let estimate = |of: &dyn Fn(&[f64; 5]) -> f64| {
             let resampled: Vec<f64> = resampled.iter().map(of).collect();
             Estimate::from_resamples(of(&value), &resampled, config.confidence)
         };
@@ -279,8 +306,8 @@ impl ReconstructionTally {
     }
 
     /// Mean squared error of each fill over the drawn windows' masked values.
-    fn means(&self, indices: &[u32]) -> [f64; 4] {
-        let mut sums = [0.0; 4];
+    fn means(&self, indices: &[u32]) -> [f64; 5] {
+        let mut sums = [0.0; 5];
         let mut values = 0.0;
         for index in indices {
             let window = &self.windows[*index as usize];
@@ -381,6 +408,10 @@ mod tests {
         );
         check(&[], &[], 3, &[], &[]);
         assert_eq!(fill_mean(&[1.0, 2.0, 3.0, 4.0], &[true, false], 2), [0.0, 0.0, 3.0, 4.0]);
+        let seen = fill_seen_mean(&[9.0, 9.0, 1.0, 4.0, 2.0, 8.0], &[true, false, false], 2);
+        assert_eq!(seen, [1.5, 6.0, 1.0, 4.0, 2.0, 8.0]);
+        assert_eq!(fill_seen_mean(&[9.0, 9.0], &[true, true], 1), [0.0, 0.0]);
+        assert!(fill_seen_mean(&[], &[], 3).is_empty());
     }
 
     fn window(index: usize, noise: f32) -> MaskedWindow {

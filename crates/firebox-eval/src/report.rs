@@ -49,6 +49,9 @@ pub struct Report {
     pub device: String,
     /// `finished`, `stopped early` or `interrupted`.
     pub outcome: String,
+    /// Whether an attempt began that has told no step yet, and does not say from which one on it goes on.
+    #[serde(skip)]
+    begun: bool,
     /// Wall-clock time of the run, over all attempts.
     pub seconds: f64,
     /// Short facts for the head of the page, such as the number of parameters.
@@ -286,6 +289,7 @@ impl Report {
             created: String::new(),
             device: String::new(),
             outcome: String::new(),
+            begun: false,
             seconds: 0.0,
             facts: vec![],
             verdict,

@@ -194,6 +194,17 @@ fn runs_side_by_side_are_one_page_with_what_differs() {
     assert!(!page.contains(">same<"), "a setting that does not differ is shown");
     let evil = "</title><script>alert('\"&')</script>";
     page::check(SideBySide::new(compared(&[evil, "b"], evil)).unwrap().html());
+    // Files that changed under the same settings.
+    let mut changed = compared(&["a", "b"], "step");
+    for run in &mut changed {
+        run.settings.clear();
+    }
+    let same = page::check(SideBySide::new(changed.clone()).unwrap().html());
+    assert!(same.contains("nothing differs"));
+    changed[1].report.stages[0].key = Some("ba9876543210".to_owned());
+    let other = page::check(SideBySide::new(changed).unwrap().html());
+    assert!(other.contains("what was read of the data") && other.contains("ba9876543210"));
+    assert!(!other.contains("nothing differs"));
     // Runs that have not ended have no scores, and runs of one pipeline may not differ at all.
     let mut young = compared(&["a", "b"], "step");
     for run in &mut young {

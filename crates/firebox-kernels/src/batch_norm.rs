@@ -70,7 +70,8 @@ impl BatchNormConfig {
 ///
 /// In training, that is while the scale wants a gradient, mean and (biased) variance are those of the
 /// batch, and the running ones move towards them, the variance towards the unbiased one, as in
-/// PyTorch; otherwise the running ones are used. A batch of one row has the variance 0.
+/// PyTorch; otherwise the running ones are used. They are for a batch of one row, too, which has no variance (PyTorch
+/// refuses it), and stay as they are.
 ///
 /// Unlike burn-nn's module of that name, the running statistics are saved with the parameters, named
 /// `running_mean` and `running_var`, are complete after every forward pass, and belong to this module
@@ -172,7 +173,7 @@ impl BatchNorm {
         let some = samples * width * (time / epilogue.pool) > 0;
         match CpuKernels::fused().filter(|_| on_cpu && some) {
             Some(kernels) => {
-                if self.is_training() {
+                if self.is_by_batch(samples * time) {
                     alike(OPERATION, operands);
                 }
                 self.fused(kernels, x, epilogue, stream)
@@ -213,7 +214,8 @@ impl BatchNorm {
             DType::F32 => tensor,
             _ => tensor.cast(DType::F32),
         };
-        let from_batch = self.is_training();
+        let [samples, time, _] = x.dims();
+        let from_batch = self.is_by_batch(samples * time);
         let moments = if from_batch {
             let plain = if x.is_autodiff() { x.clone().inner() } else { x.clone() };
             self.running_mean.change_with(&self.running_var, |mean, variance| {
@@ -250,6 +252,12 @@ impl BatchNorm {
         self.gamma.is_require_grad()
     }
 
+    /// Whether so many rows are normalised by their own mean and variance: one row alone has a variance of zero, which
+    /// would leave nothing of it, and move the running one towards nothing.
+    fn is_by_batch(&self, rows: usize) -> bool {
+        self.is_training() && rows != 1
+    }
+
     /// Moves the running statistics towards the mean and the biased variance of a batch of so many
     /// rows; those of a channel stay as they are where the batch's are not finite, of which PyTorch's would
     /// never recover. All have one type.
@@ -279,7 +287,7 @@ impl BatchNorm {
         );
         let [samples, time, width] = x.dims();
         let rows = x.reshape([samples * time, width]);
-        let (mean, variance) = if self.is_training() && samples * time > 0 {
+        let (mean, variance) = if self.is_by_batch(samples * time) && samples * time > 0 {
             let mean = rows.clone().mean_dim(0);
             let variance = (rows.clone() - mean.clone()).square().mean_dim(0);
             let plain = |x: &Tensor<2>| x.clone().detach().inner().reshape([width]);
@@ -311,7 +319,7 @@ impl BatchNorm {
             kernels,
             steps: Steps { samples, time, width },
             epilogue: Epilogue { rectify, pool, mask },
-            from_batch: self.is_training(),
+            from_batch: self.is_by_batch(samples * time),
         };
         let (gamma, beta) = (self.gamma.val(), self.beta.val());
         let tracked = x.is_autodiff() || gamma.is_autodiff() || beta.is_autodiff();

@@ -103,6 +103,9 @@ pub struct ClassifierConfig {
     pub dropout: f64,
 }
 
+/// Units of a hidden layer at most: more than any model has, and few enough to be counted and allocated.
+const MOST_HIDDEN: usize = 1 << 20;
+
 impl Default for ClassifierConfig {
     fn default() -> Self {
         Self { heads: 2, pooling: StepPooling::Mean, hidden: 128, dropout: 0.2 }
@@ -118,6 +121,10 @@ impl ClassifierConfig {
         if !(0.0..1.0).contains(&self.dropout) {
             let (found, allowed) = (self.dropout.to_string(), "at least 0 and below 1");
             return Err(ModelError::Setting { key: "dropout", found, allowed });
+        }
+        if self.hidden > MOST_HIDDEN {
+            let (found, allowed) = (self.hidden.to_string(), "at most 1048576");
+            return Err(ModelError::Setting { key: "hidden", found, allowed });
         }
         Ok(())
     }

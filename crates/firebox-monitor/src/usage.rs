@@ -39,6 +39,8 @@ pub struct Usage {
     training: bool,
     /// Standing still because a person asked for it, which says nothing about the device.
     paused: bool,
+    /// Whether an attempt began that has told no step yet, and does not say from which one on it goes on.
+    begun: bool,
     in_training: Gauges,
     in_all: Gauges,
     pub(crate) steps: Vec<StepTime>,
@@ -136,6 +138,7 @@ impl Usage {
             Event::RunStarted { resumed_at_step, .. } => {
                 (self.training, self.paused) = (false, false);
                 self.attempt += 1;
+                self.begun = resumed_at_step.is_none();
                 if let Some(step) = resumed_at_step {
                     self.forget_after(*step);
                 }
@@ -151,6 +154,10 @@ impl Usage {
                 skipped,
                 ..
             } => {
+                // An attempt that ended before it saved anything began anew.
+                if std::mem::take(&mut self.begun) {
+                    self.forget_after(step.saturating_sub(1));
+                }
                 self.steps.push(StepTime {
                     attempt: self.attempt,
                     step,

@@ -17,7 +17,7 @@ use crate::kept::MODEL;
 /// Name of the resolved pipeline within a run folder.
 pub(crate) const PIPELINE: &str = "pipeline.toml";
 const MANIFEST: &str = "manifest.json";
-const BEGUN: &str = "run.json";
+pub(crate) const BEGUN: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
 const LOCK: &str = "lock";
 /// What is in the folder of a run before anything is made; the lock goes last.

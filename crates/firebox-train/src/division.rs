@@ -72,9 +72,10 @@ impl std::fmt::Display for Division {
         let asked =
             bytes.map_or(String::new(), |bytes| format!(" (it asked for {} more)", amount(bytes)));
         let (batch, rest) = match work {
-            BatchWork::Step => {
-                ("batch", "gradients are averaged; the batch of an update stays as it was")
-            }
+            BatchWork::Step => (
+                "batch",
+                "gradients are averaged; the batch of an update stays as it was, but for what a model computes over a batch (such as BatchNorm), which is of each part",
+            ),
             BatchWork::Validation => ("held-out batch", "losses are averaged"),
             BatchWork::Checkpoint => {
                 return write!(
@@ -158,12 +159,20 @@ impl Divisions {
             BatchWork::Checkpoint => (!self.are_lean()).then_some(parts.max(1)),
             BatchWork::Step | BatchWork::Validation => (samples > 1).then_some(parts.max(1) * 2),
         };
-        let Some(parts) = parts else { return Err(TrainError::OutOfMemory { work, step, bytes }) };
+        // What is computed again after a resume may fail anew; what was of no use is not the way to go on.
+        self.all.retain(|other| other.work != work || other.step < step);
+        let Some(parts) = parts else {
+            self.write()?;
+            return Err(TrainError::OutOfMemory { work, step, bytes });
+        };
         let bytes = Some(bytes).filter(|bytes| *bytes > 0);
         let division = Division { work, step, parts, bytes };
-        // What is computed again after a resume may fail anew.
-        self.all.retain(|other| other.work != work || other.step < step);
         self.all.push(division);
+        self.write()?;
+        Ok(division)
+    }
+
+    fn write(&self) -> Result<(), TrainError> {
         let partial = self.path.with_extension("json.partial");
         let write = || {
             let file = fs::File::create(&partial)?;
@@ -175,8 +184,7 @@ impl Divisions {
             action: "write",
             path: self.path.clone(),
             source,
-        })?;
-        Ok(division)
+        })
     }
 }
 
@@ -227,10 +235,13 @@ mod tests {
         assert!(said.starts_with("step 9 had too little memory (it asked for 1.0 MiB more)"));
         let error = divisions.divide(shortage(9, 8, 1)).unwrap_err().to_string();
         assert!(error.contains("step 9 has too little memory for one window"), "{error}");
-        let (again, _) = Divisions::open(folder.path()).unwrap();
+        // What did not help is not the way to go on with more memory; what did is.
+        let (mut again, _) = Divisions::open(folder.path()).unwrap();
         assert_eq!(again.all(), divisions.all());
-        let parts = [4, 5, 8, 9, 100].map(|step| again.parts(work, step));
-        assert_eq!(parts, [1, 4, 4, 8, 8]);
+        let parts = |of: &Divisions| [4, 5, 8, 9, 100].map(|step| of.parts(work, step));
+        assert_eq!(parts(&again), [1, 4, 4, 4, 4]);
+        again.divide(shortage(9, 4, 2)).unwrap();
+        assert_eq!(parts(&again), [1, 4, 4, 8, 8]);
     }
 
     #[test]

@@ -18,6 +18,8 @@ impl DataError {
         };
         match source.kind() {
             ErrorKind::StorageFull
+            | ErrorKind::WouldBlock
+            | ErrorKind::OutOfMemory
             | ErrorKind::FileTooLarge
             | ErrorKind::QuotaExceeded
             | ErrorKind::ReadOnlyFilesystem => false,

@@ -324,6 +324,17 @@ impl SideBySide {
         };
         let mut rows: Vec<Vec<String>> = names.iter().filter_map(row).collect();
         let same = names.len() - rows.len();
+        // Files may change under settings that stay.
+        let data = self.runs.iter().map(|run| {
+            let read = run.report.stages.iter().find(|stage| stage.name == "ingest");
+            read.and_then(|stage| stage.key.as_deref())
+        });
+        let data: Vec<Option<&str>> = data.collect();
+        if data.iter().flatten().any(|key| Some(*key) != data.iter().flatten().next().copied()) {
+            let cells = data.into_iter().map(|key| key.unwrap_or("not known").to_owned());
+            let name = "what was read of the data (its key)".to_owned();
+            rows.insert(0, std::iter::once(name).chain(cells).collect());
+        }
         if rows.is_empty() {
             let none = std::iter::once("nothing differs".to_owned());
             rows.push(none.chain(self.runs.iter().map(|_| "–".to_owned())).collect());

@@ -16,6 +16,7 @@ impl Report {
                 self.device.clone_from(device);
                 // How the attempt before ended is not how this one does.
                 self.outcome.clear();
+                self.begun = resumed_at_step.is_none();
                 if let Some(step) = resumed_at_step {
                     self.forget_after(*step);
                 }
@@ -30,6 +31,10 @@ impl Report {
                 });
             }
             Event::Step { step, loss, learning_rate, gradient_norm, skipped, .. } => {
+                // One that ended before it saved anything began anew.
+                if std::mem::take(&mut self.begun) {
+                    self.forget_after(step.saturating_sub(1));
+                }
                 if *skipped {
                     self.curves.skipped.push(*step);
                 } else {
@@ -174,6 +179,13 @@ mod tests {
         (3..=6).for_each(|at| report.record(&step(at)));
         let steps: Vec<u64> = report.curves.steps.iter().map(|point| point.step).collect();
         assert_eq!((steps, &report.curves.skipped), (vec![1, 2, 4, 5, 6], &vec![3]));
+        // So does an attempt that begins anew, and one that trains nothing keeps all.
+        let kept = report.curves.clone();
+        report.record(&started(None));
+        assert_eq!(report.curves, kept);
+        (1..=4).for_each(|at| report.record(&step(at)));
+        let steps: Vec<u64> = report.curves.steps.iter().map(|point| point.step).collect();
+        assert_eq!((steps, &report.curves.skipped), (vec![1, 2, 4], &vec![3]));
         let warning = Event::Warning { message: "disk is nearly full".to_owned() };
         report.record(&warning);
         report.record(&warning);

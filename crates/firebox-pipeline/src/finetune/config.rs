@@ -122,7 +122,8 @@ impl FinetuneConfig {
         arms.dedup();
         if arms.is_empty() || arms.len() < self.arms.len() {
             let allowed = "name at least one arm, each once: fine-tuned, pre-trained-frozen, from-scratch, random-frozen";
-            return refuse("arms", format!("{:?}", self.arms), allowed);
+            let found = serde_json::to_string(&self.arms).unwrap_or_default();
+            return refuse("arms", found, allowed);
         }
         let counts = [
             ("seeds", u64::from(self.seeds)),

@@ -7,10 +7,15 @@ use figment::value::{Dict, Value};
 use super::ConfigError;
 
 /// Tables of which one of several may stand: naming another replaces the one before.
-pub(crate) const CHOICES: [&str; 15] = [
+pub(crate) const CHOICES: [&str; 21] = [
     "split",
     "labels",
+    "loader.shuffle",
     "model",
+    "model.bilstm-mae.mask",
+    "model.patch-transformer.mask",
+    "model.masked.mask",
+    "model.masked.encoder",
     "train.schedule",
     "train.schedule.constant.warmup",
     "train.schedule.cosine.warmup",
@@ -21,6 +26,7 @@ pub(crate) const CHOICES: [&str; 15] = [
     "finetune.loss",
     "forecast.loss",
     "finetune.mix",
+    "multitimeframe.mix",
     "search.sampler",
     "search.pruner",
 ];
@@ -61,7 +67,49 @@ pub(super) fn chosen(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use super::CHOICES;
     use crate::layers::tests::{message, read};
+
+    #[test]
+    fn every_table_of_one_of_several_choices_is_known() {
+        let reference = include_str!("../../../../REFERENCE.md");
+        let mut tables = BTreeSet::new();
+        for part in reference.split("\n#").filter(|part| part.contains("\n| choice |")) {
+            let (heading, _) = part.split_once('\n').unwrap();
+            let names =
+                heading.split('`').filter_map(|name| name.strip_prefix('[')?.strip_suffix(']'));
+            tables.extend(names);
+        }
+        assert_eq!(tables, BTreeSet::from(CHOICES));
+    }
+
+    #[test]
+    fn another_choice_replaces_the_one_before_in_tables_within_tables() {
+        let file = "[model.masked.encoder.cnn-bilstm]\nhidden = 6\n[model.masked.mask.patch]\nsteps = 3\nshare = 0.3\n";
+        let of = |settings: &[&str]| {
+            let config = read(file, &[], settings).unwrap();
+            serde_json::to_string(&config.model).unwrap()
+        };
+        let later = of(&[
+            "model.masked.encoder.recurrent.hidden=6",
+            "model.masked.mask.random.probability=0.4",
+        ]);
+        assert!(later.contains(r#""recurrent""#) && !later.contains("cnn-bilstm"), "{later}");
+        assert!(later.contains(r#""mask":{"random":{"probability":0.4}}"#), "{later}");
+        let said = message(file, &[], &["model.masked.encoder.transfomer.width=6"]);
+        assert!(said.contains("transfomer"), "{said}");
+        let said =
+            message(file, &[], &["model.masked.mask={block={share=0.3},random={probability=0.1}}"]);
+        assert!(said.contains("`model.masked.mask` takes one of its choices"), "{said}");
+        let said = message("", &[("FIREBOX_MULTITIMEFRAME__MIX", "{cutmix={},mixup={}}")], &[]);
+        assert!(said.contains("`multitimeframe.mix` takes one of its choices"), "{said}");
+        let mix = ["multitimeframe.mix={cutmix={}}", "multitimeframe.mix={mixup={alpha=0.3}}"];
+        let config = read("pipeline = \"multitimeframe\"\n", &[], &mix).unwrap();
+        let text = serde_json::to_string(&config.multitimeframe).unwrap();
+        assert!(text.contains("mixup") && !text.contains("cutmix"), "{text}");
+    }
 
     #[test]
     fn another_choice_replaces_the_one_before() {

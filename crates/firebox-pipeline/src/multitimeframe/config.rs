@@ -154,8 +154,10 @@ impl MultitimeframeConfig {
         for model in &self.models {
             let (name, rate, batch) =
                 (model.name(), self.learning_rate(*model), self.batch(*model));
-            if !(rate > 0.0 && rate.is_finite()) {
-                return refuse(&format!("{name}.learning_rate"), rate.to_string(), "above 0");
+            // Computed with in f32, in which what is below 1e-45 is zero.
+            let allowed = "above 0 in f32, and finite";
+            if !(rate as f32 > 0.0 && rate.is_finite()) {
+                return refuse(&format!("{name}.learning_rate"), format!("{rate:?}"), allowed);
             }
             if batch == 0 {
                 return refuse(&format!("{name}.batch_size"), "0".to_owned(), "at least 1");

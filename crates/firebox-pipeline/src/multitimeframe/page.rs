@@ -20,7 +20,14 @@ pub(super) fn report(
     trained: &Trained,
     measured: Contest,
 ) -> Report {
-    let verdict = measured.verdict();
+    let mut verdict = measured.verdict();
+    let limit = run.config.evaluate.train_limit;
+    let most = folds.iter().map(|fold| fold.split.train.labelled().len()).max().unwrap_or(0);
+    if limit > 0 && most > limit {
+        verdict.sentence.push_str(&format!(
+            " The regressions among the baselines were fitted on {limit} of up to {most} training windows of a fold, where the models had all (`evaluate.train_limit`; 0 takes all)."
+        ));
+    }
     let tone = match verdict.outcome {
         Outcome::Beats => Tone::Good,
         Outcome::DoesNotBeat => Tone::Bad,

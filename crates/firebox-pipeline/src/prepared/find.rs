@@ -40,6 +40,12 @@ pub(super) fn find_beside(run: &Path, file: Option<&Path>) -> Result<PathBuf, Pi
     if let Some(found) = places.iter().find(|place| place.join(folder::PIPELINE).is_file()) {
         return Ok(found.clone());
     }
+    if let Some(begun) = places.iter().find(|place| place.join(folder::BEGUN).is_file()) {
+        return Err(PipelineError::Setting(format!(
+            "the run {} was begun and ended before its settings were written, so there is nothing to go on from\n  run its pipeline file again, which begins it anew",
+            begun.display()
+        )));
+    }
     let known = newest_runs(&runs);
     let known = match known.len() {
         0 => String::new(),
