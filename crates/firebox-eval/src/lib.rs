@@ -14,7 +14,9 @@
 //!
 //! ```
 //! use firebox_core::{Silent, Stream};
-//! use firebox_eval::{EvalConfig, Features, Outcome, Parts, Report, Subjects, evaluate, verdict};
+//! use firebox_eval::{
+//!     EvalConfig, Features, Outcome, Parts, Report, Subjects, Together, evaluate, verdict,
+//! };
 //!
 //! fn main() -> Result<(), firebox_eval::EvalError> {
 //!     // Features of two classes, the further apart the larger `signal` is.
@@ -33,7 +35,9 @@
 //!     };
 //!     let classes = ["rest", "move"].map(str::to_owned);
 //!     let (pretrained, raw) = (parts(4.0, 1), parts(1.0, 2));
-//!     let subjects = Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, overlap: 1 };
+//!     let together = Together::default();
+//!     let subjects =
+//!         Subjects { classes: &classes, pretrained: &pretrained, raw: &raw, together: &together };
 //!
 //!     let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
 //!     let scores = evaluate(&config, &subjects, |seed| Ok(parts(1.0, seed)), &Silent)?;

@@ -188,6 +188,46 @@ fn few_blocks_have_no_intervals_and_nothing_is_claimed_of_them() {
 }
 
 #[test]
+fn a_large_series_does_not_decide_for_small_ones() {
+    // Of eight series one is 300 times larger, of which the model errs a third; of the others it errs ten times as much.
+    let windows = 1600;
+    let size = |at: usize| if at.is_multiple_of(8) { 300.0 } else { 1.0 };
+    let errors = noise(5, windows, 1.0);
+    let truth: Vec<f64> = (0..windows).map(|at| 10.0 * size(at) + (at as f64).sin()).collect();
+    let with = |factor: &dyn Fn(usize) -> f64| -> Vec<f64> {
+        (0..windows).map(|at| truth[at] + factor(at) * size(at) * errors[at]).collect()
+    };
+    let model = with(&|at| if at.is_multiple_of(8) { 1.0 / 3.0 } else { 10.0 });
+    let forecasts = [
+        Forecasts { forecaster: Forecaster::Model, runs: vec![model] },
+        Forecasts { forecaster: Forecaster::LastValue, runs: vec![with(&|_| 1.0)] },
+    ];
+    let outputs = outputs(1);
+    let of = |scales: Vec<f64>| {
+        let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
+        evaluate_forecasts(&data, &forecasts, &resampling(8)).unwrap()
+    };
+    let own = of((0..windows).map(size).collect());
+    assert!(own.by_scale);
+    let said = forecast_verdict(&own);
+    assert_eq!(said.outcome, Outcome::DoesNotBeat);
+    assert!(said.sentence.contains("scaled error of `load` 1 step ahead is"), "{}", said.sentence);
+    assert!(said.sentence.contains("series are of unlike size"), "{}", said.sentence);
+    assert!(own.main_score().unwrap().metric.starts_with("mean absolute scaled error of load"));
+    // By the errors themselves the large one decides: so it is where one has no scale.
+    for other in [
+        vec![1.0; windows],
+        (0..windows).map(|at| if at == 3 { f64::NAN } else { size(at) }).collect(),
+    ] {
+        let pooled = of(other);
+        assert!(!pooled.by_scale);
+        assert_eq!(forecast_verdict(&pooled).outcome, Outcome::Beats);
+    }
+    // Series within ten times of each other are pooled.
+    assert!(!of((0..windows).map(|at| 1.0 + (at % 8) as f64).collect()).by_scale);
+}
+
+#[test]
 fn blocks_are_told_by_what_they_are() {
     let check = |block: usize, block_of: BlockOf, expected: &str| {
         let errors = noise(4, 600, 1.0);

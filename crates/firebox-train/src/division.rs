@@ -159,12 +159,16 @@ impl Divisions {
             BatchWork::Checkpoint => (!self.are_lean()).then_some(parts.max(1)),
             BatchWork::Step | BatchWork::Validation => (samples > 1).then_some(parts.max(1) * 2),
         };
-        // What is computed again after a resume may fail anew; what was of no use is not the way to go on.
-        self.all.retain(|other| other.work != work || other.step < step);
         let Some(parts) = parts else {
-            self.write()?;
+            if work != BatchWork::Checkpoint {
+                // What was of no use is not the way to go on.
+                self.all.retain(|other| other.work != work || other.step < step);
+                self.write()?;
+            }
             return Err(TrainError::OutOfMemory { work, step, bytes });
         };
+        // What is computed again after a resume may fail anew.
+        self.all.retain(|other| other.work != work || other.step < step);
         let bytes = Some(bytes).filter(|bytes| *bytes > 0);
         let division = Division { work, step, parts, bytes };
         self.all.push(division);

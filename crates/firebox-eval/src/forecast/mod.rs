@@ -97,7 +97,7 @@ pub struct ForecastGain {
     /// and over those that have one.
     pub output: Option<usize>,
     /// `1 − error of the model / error of the baseline`, of the mean absolute errors on the same
-    /// windows: above 0 the model is better.
+    /// windows, or of the scaled ones ([`ForecastEvaluation::by_scale`]): above 0 the model is better.
     pub gain: Estimate,
 }
 
@@ -126,6 +126,10 @@ pub struct ForecastEvaluation {
     /// Why so many.
     #[serde(default)]
     pub block_of: BlockOf,
+    /// Whether series are of unlike size, so that gains and the verdict are by the error over each series' own scale: by the
+    /// error itself, the largest series would decide alone.
+    #[serde(default)]
+    pub by_scale: bool,
     /// Share of the resamples within an interval.
     pub confidence: f64,
     /// Scores of every forecaster, the model first, each at every output and then over all.
@@ -220,7 +224,11 @@ impl ForecastEvaluation {
                 format!("{} steps ahead", list(&horizons.collect::<Vec<_>>()))
             }
         };
-        Some(TestScore::number(format!("mean absolute error of {} {over}", first.target), all.mae))
+        let (kind, error) = match self.by_scale {
+            true => ("mean absolute scaled error", all.mase),
+            false => ("mean absolute error", all.mae),
+        };
+        Some(TestScore::number(format!("{kind} of {} {over}", first.target), error))
     }
 
     /// Everything that the model is measured beside.

@@ -79,6 +79,7 @@ pub fn evaluate_forecasts(
         block,
         block_of: BlockOf::default(),
         confidence: resampling.confidence,
+        by_scale: has_unlike_scales(data),
         scores: vec![],
         gains: vec![],
     };
@@ -97,14 +98,30 @@ pub fn evaluate_forecasts(
                 runs: (0..runs.len()).map(run).collect(),
             });
             if place > 0 {
-                // Over targets of different units only the scaled error has a mean.
-                let by = if output.is_none() && !one_target { MASE } else { MAE };
+                // Over targets of different units, and series of unlike size, only the scaled error has a mean.
+                let scaled = evaluation.by_scale || (output.is_none() && !one_target);
+                let by = if scaled { MASE } else { MAE };
                 let gain = estimate(&|all| gain(all[0].of(output, by), all[place].of(output, by)));
                 evaluation.gains.push(ForecastGain { baseline: *forecaster, output, gain });
             }
         }
     }
     Ok(evaluation)
+}
+
+/// Sizes of series that are unlike: this many times as large as others.
+const UNLIKE: f64 = 10.0;
+
+/// Whether the errors of some series are of another size than those of others, by their scales, so that the largest would
+/// decide alone in which direction a mean goes. Where one has no scale there is no other mean.
+fn has_unlike_scales(data: &ForecastData<'_>) -> bool {
+    let outputs = data.outputs.len();
+    let is_unlike = |output: usize| {
+        let scales = data.scales.iter().skip(output).step_by(outputs);
+        let least = scales.clone().copied().fold(f64::INFINITY, f64::min);
+        scales.copied().fold(0.0, f64::max) > UNLIKE * least
+    };
+    data.scales.iter().all(|scale| scale.is_finite() && *scale > 0.0) && (0..outputs).any(is_unlike)
 }
 
 /// R² of the forecasts of each output, and the mean of them: 1 minus the squared errors over the squared

@@ -73,11 +73,18 @@ fn reach(evaluation: &ForecastEvaluation) -> String {
             1 => format!("{} ahead", count(first.horizon, "step")),
             horizons => format!("over {horizons} horizons"),
         };
-        format!(
-            "its mean absolute error of `{}` {of} is {}",
-            first.target,
-            significant(score.mae.value)
-        )
+        match evaluation.by_scale {
+            true => format!(
+                "its mean absolute scaled error of `{}` {of} is {} (series are of unlike size, so errors count by each one's own scale)",
+                first.target,
+                significant(score.mase.value)
+            ),
+            false => format!(
+                "its mean absolute error of `{}` {of} is {}",
+                first.target,
+                significant(score.mae.value)
+            ),
+        }
     } else {
         let (outputs, without) = (evaluation.outputs.len(), evaluation.unscaled());
         let names: Vec<String> = without.iter().map(|place| name(evaluation, *place)).collect();

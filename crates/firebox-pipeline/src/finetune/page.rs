@@ -2,8 +2,8 @@
 
 use firebox_core::count;
 use firebox_eval::{
-    Arm, Card, Chart, Fact, FewLabels, Interval, Line, Metric, Outcome, Part, Report, Table, Tone,
-    signed,
+    Arm, Card, Chart, Confusion, Fact, FewLabels, Interval, Line, Metric, Outcome, Part, Report,
+    Table, Tone, signed,
 };
 
 use super::Begin;
@@ -41,6 +41,7 @@ pub(super) fn report(
         Fact::new("model", run.config.model.name()),
         Fact::new("seeds of each arm", fitted.seeds().to_string()),
         Fact::new("fresh versions of a window", settings.versions.to_string()),
+        Fact::new("the classifier that is kept, on the test windows", kept(fitted, windows)),
     ];
     report
 }
@@ -319,6 +320,17 @@ fn warnings(scores: &FewLabels, truth: &[u32]) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// What the one classifier that is kept scores, which the means over all seeds do not say.
+fn kept(fitted: &Fitted, windows: &Windows) -> String {
+    let (truth, predicted) = (&fitted.truth, fitted.kept_classes());
+    if truth.len() != predicted.len() {
+        return "not measured".to_owned();
+    }
+    let classes = windows.parts.train.classes().len();
+    let metrics = Confusion::of(classes, truth, predicted).metrics();
+    format!("accuracy {}, macro F1 {}", percent(metrics.accuracy), percent(metrics.macro_f1))
 }
 
 #[cfg(test)]

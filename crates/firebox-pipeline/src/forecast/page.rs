@@ -117,7 +117,7 @@ fn of_outputs(counted: usize, evaluation: &ForecastEvaluation) -> String {
 fn cards(evaluation: &ForecastEvaluation, tone: Tone) -> Vec<Card> {
     let Some(all) = evaluation.score(Forecaster::Model, None) else { return vec![] };
     let outputs = evaluation.outputs.len();
-    let (title, estimate) = match evaluation.one_target() {
+    let (title, estimate) = match evaluation.one_target() && !evaluation.by_scale {
         true => ("mean absolute error, all horizons".to_owned(), all.mae),
         false => {
             let of = of_outputs(outputs - evaluation.unscaled().len(), evaluation);
@@ -201,7 +201,13 @@ fn errors(evaluation: &ForecastEvaluation) -> Part {
 /// What the errors are of, how their intervals are drawn, and where every forecast lies.
 fn errors_lead(evaluation: &ForecastEvaluation) -> String {
     let windows = count(evaluation.windows as u64, "test window");
-    let start = format!("Errors on {windows}, in the target's units");
+    let gains = match evaluation.by_scale {
+        true => {
+            "; series are of unlike size, so gains and the conclusion are by the scaled error, each over its own series' scale"
+        }
+        false => "",
+    };
+    let start = format!("Errors on {windows}, in the target's units{gains}");
     let every = format!("`{}` beside this page has every forecast.", super::rows::FILE);
     if let Some(why) = evaluation.no_intervals() {
         return format!("{start}. They have no intervals: {why}. {every}");

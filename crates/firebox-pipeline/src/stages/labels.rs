@@ -48,9 +48,13 @@ impl Run<'_> {
             let (what, so) = match (different, *part) {
                 (0, "validation") | (2.., _) => continue,
                 (0, _) => ("no labelled window", "so nothing can be scored"),
-                (_, "validation") => {
-                    ("windows of one class only", "so penalties are chosen blindly")
-                }
+                (_, "validation") => (
+                    "windows of one class only",
+                    match self.config.pipeline {
+                        Kind::Finetune => "so the best epoch is chosen blindly",
+                        _ => "so penalties are chosen blindly",
+                    },
+                ),
                 (_, _) => ("labelled windows of one class only", "so the scores say nothing"),
             };
             self.listener.on(&Event::Warning {

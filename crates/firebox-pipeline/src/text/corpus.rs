@@ -237,6 +237,42 @@ fn contradictions(text: &TextConfig, texts: &LabelledTexts, given: usize) -> Opt
     ))
 }
 
+/// Words that a text has at least beside its numbers for texts that differ in these alone to be told as alike.
+const FEWEST_WORDS: usize = 5;
+
+/// Share of the test texts from which on those that are alike are worth a word.
+const ALIKE: f64 = 0.01;
+
+/// What to say of test texts that a training text equals but for its numbers and signs, such as one of a ticket under another
+/// number: what was learnt of the one says everything of the other.
+fn alike(texts: &LabelledTexts, parts: &TextParts) -> Option<String> {
+    let bare = |text: usize| {
+        let letters = |c: char| if c.is_alphabetic() { c } else { ' ' };
+        let bare = as_compared(&texts.texts[text].chars().map(letters).collect::<String>());
+        (bare.split(' ').count() >= FEWEST_WORDS).then_some(bare)
+    };
+    let mut trained: HashMap<String, usize> = HashMap::new();
+    for text in &parts.train {
+        if let Some(bare) = bare(*text) {
+            trained.entry(bare).or_insert(*text);
+        }
+    }
+    let found = parts.test.iter().filter_map(|test| Some([*trained.get(&bare(*test)?)?, *test]));
+    let found: Vec<[usize; 2]> = found.collect();
+    let [train, test] = *found.first()?;
+    if (found.len() as f64) < ALIKE * parts.test.len() as f64 {
+        return None;
+    }
+    let short = |text: usize| texts.texts[text].chars().take(60).collect::<String>();
+    Some(format!(
+        "{} of {} equal a training text but for numbers and signs, such as `{}` and `{}`: what is measured of them may be too good\n  name what such texts have in common in a column, and that in `text.columns.group`",
+        count(found.len() as u64, "test text"),
+        parts.test.len(),
+        short(train),
+        short(test)
+    ))
+}
+
 impl Run<'_> {
     /// Reads and divides the texts.
     pub(super) fn corpus(&self) -> Result<Corpus, PipelineError> {
@@ -248,6 +284,9 @@ impl Run<'_> {
             let parts = split_texts(&texts, given, &text.split)?;
             self.check_truth(&texts, &parts)?;
             if let Some(message) = contradictions(text, &texts, given) {
+                self.listener.on(&Event::Warning { message });
+            }
+            if let Some(message) = alike(&texts, &parts) {
                 self.listener.on(&Event::Warning { message });
             }
             let detail = format!(
@@ -433,6 +472,29 @@ mod tests {
         let said = said(&list, 5);
         assert!(said.starts_with("2 texts equal an earlier one"), "{said}");
         assert!(said.contains("`lost` is 1 in row 2 of a.csv, and 0 in row 3 of a.csv"), "{said}");
+    }
+
+    #[test]
+    fn test_texts_that_differ_from_training_texts_in_numbers_alone_are_told() {
+        let parts = |train: &[usize], test: &[usize]| TextParts {
+            train: train.to_vec(),
+            test: test.to_vec(),
+            ..TextParts::default()
+        };
+        let list = [
+            ("The printer on floor two is broken again, ticket #1234", true),
+            ("the printer on floor two is broken again (ticket 98)", false),
+            ("ticket 12", true),
+            ("ticket 13", false),
+            ("the coffee machine on floor two is broken again", false),
+        ];
+        let own = texts(&list);
+        let said = alike(&own, &parts(&[0, 2, 4], &[1, 3])).unwrap();
+        let expected = "1 test text of 2 equal a training text but for numbers and signs, such as `The printer on floor two is broken again, ticket #1234` and `the printer on";
+        assert!(said.starts_with(expected) && said.contains("text.columns.group"), "{said}");
+        // Within the training part, and of few words.
+        assert_eq!(alike(&own, &parts(&[0, 1, 2], &[3, 4])), None);
+        assert_eq!(alike(&own, &parts(&[], &[0, 1])), None);
     }
 
     #[test]
