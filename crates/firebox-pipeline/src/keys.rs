@@ -58,6 +58,12 @@ impl Keys {
         {
             windows = windows.field("classes", "of series");
         }
+        // Series whose steps are all of one class of a column were once drawn regardless of classes.
+        if config.data.columns.label.is_some()
+            && (of_given || matches!(config.split, Some(SplitRule::Series { .. })))
+        {
+            windows = windows.field("classes", "of columns");
+        }
         // Series that have steps of each other were once drawn for several parts.
         if of_given || matches!(config.split, Some(SplitRule::Series { .. })) {
             windows = windows.field("steps", "together");

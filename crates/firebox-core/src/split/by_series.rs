@@ -5,7 +5,7 @@ use crate::equal::{
     equal_to_tests, firsts, joined, names, of_groups_of_tests, units, with_steps_of_each_other,
     with_steps_of_tests,
 };
-use crate::{EqualSeries, Origin, SeriesSet, SharedStretch, Stream};
+use crate::{EqualSeries, Origin, Series, SeriesSet, SharedStretch, StepLabels, Stream};
 
 /// In place of the part of a series that no part has.
 pub(super) const LEFT_OUT: usize = 3;
@@ -128,6 +128,19 @@ pub(super) fn parts_drawn(
     (parts, equal)
 }
 
+/// The class of a series that has one: as a whole, or in all steps that have any.
+fn only_class(series: &Series) -> Option<u32> {
+    match &series.labels {
+        StepLabels::None => None,
+        StepLabels::Whole(label) => Some(*label),
+        StepLabels::PerStep(labels) => {
+            let mut own = labels.iter().flatten();
+            let first = *own.next()?;
+            own.all(|label| *label == first).then_some(first)
+        }
+    }
+}
+
 /// Draws a share of the series for each of some parts, evenly from each class. The members of a unit go together, by
 /// the class of the first. One series of each class at least stays where it was.
 fn draw(
@@ -137,10 +150,8 @@ fn draw(
     stream: Stream,
     parts: &mut [usize],
 ) {
-    let class = |index: usize| match set.series()[index].labels {
-        crate::StepLabels::Whole(label) => Some(label),
-        crate::StepLabels::None | crate::StepLabels::PerStep(_) => None,
-    };
+    let classes: Vec<Option<u32>> = set.series().iter().map(only_class).collect();
+    let class = |index: usize| classes[index];
     let mut by_class = std::collections::BTreeMap::<Option<u32>, Vec<Vec<usize>>>::new();
     let mut staying = std::collections::BTreeMap::<Option<u32>, usize>::new();
     for unit in units {
@@ -188,9 +199,7 @@ mod tests {
 
     use super::*;
     use crate::split::tests::rule;
-    use crate::{
-        Channel, Labels, Role, Series, SplitRule, StepLabels, WindowList, WindowRule, split,
-    };
+    use crate::{Channel, Labels, Role, SplitRule, WindowList, WindowRule, split};
 
     #[test]
     fn a_given_split_draws_validation_evenly_from_each_class() {
@@ -538,6 +547,37 @@ mod tests {
             assert!((0..80).all(|index| parts[index] == parts[units[index]]), "{seed}: {parts:?}");
             assert!(parts.contains(&1) && parts.contains(&0));
         }
+    }
+
+    #[test]
+    fn series_whose_steps_are_all_of_one_class_are_drawn_evenly_from_each() {
+        let set = |labels: &dyn Fn(u32) -> StepLabels| {
+            let series = (0..40).map(|index| Series {
+                labels: labels(index),
+                ..Series::regular(format!("s{index}"), 0, 1, vec![f64::from(index); 5], 1)
+            });
+            let channels = vec![Channel::new("x", Role::Other)];
+            let classes = ["a", "b"].map(str::to_owned).to_vec();
+            SeriesSet::new(channels, classes, series.collect()).unwrap()
+        };
+        let by_steps = |index: u32| {
+            let label = Some(u32::from(index >= 30));
+            StepLabels::PerStep(vec![None, label, label, None, label])
+        };
+        let (steps, whole) =
+            (set(&by_steps), set(&|index| StepLabels::Whole(u32::from(index >= 30))));
+        for seed in 0..20 {
+            let (parts, _) = parts_drawn(&steps, 0.1, 0.2, seed);
+            assert_eq!(parts, parts_drawn(&whole, 0.1, 0.2, seed).0);
+            let of = |from: usize, to: usize| parts[from..to].iter().filter(|p| **p == 2).count();
+            assert_eq!([of(0, 30), of(30, 40)], [6, 2]);
+        }
+        // A series of several classes has none.
+        let mixed = set(&|index| StepLabels::PerStep([0, 1, 0, 1, index % 2].map(Some).to_vec()));
+        assert_eq!(
+            parts_drawn(&mixed, 0.1, 0.2, 1),
+            parts_drawn(&set(&|_| StepLabels::None), 0.1, 0.2, 1)
+        );
     }
 
     #[test]
