@@ -4,12 +4,19 @@
 //! made of them afterwards is put to the test. Nothing here is stored. What is made of series
 //! (windows, labels, scales) is compared in `firebox-pipeline`.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use firebox_core::{Channel, Listener, Series, SeriesSet, Stream};
 
 use crate::clean::in_order;
 use crate::ingest::{checked, cleaned, raw, with_timeframes};
+use crate::input::inputs;
 use crate::raw::Raw;
-use crate::{CheckPolicies, Checks, ConstantPolicy, DataConfig, DataError, Interval, time};
+use crate::{
+    CheckPolicies, Checks, ConstantPolicy, DataConfig, DataError, Interval, grouping, time,
+};
 
 /// What is changed in the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub struct Original {
     /// Of the channels of the files, which are kept.
     kept: Vec<bool>,
     interval: Option<Interval>,
+    /// The group of each series, if they have any: what is changed stays in it.
+    groups: HashMap<String, Arc<str>>,
 }
 
 impl Original {
@@ -48,8 +57,14 @@ impl Original {
         let raw = raw(config, listener)?;
         let (set, checks) = cleaned(raw.clone(), config)?;
         let kept = raw.channels.iter().map(|channel| set.channels().contains(channel)).collect();
-        let original = Self { raw, config: config.clone(), kept, interval: checks.interval };
+        let groups = match config.is_grouped() {
+            true => grouping::groups(config, &inputs(config)?, &set, &AtomicBool::new(false))?,
+            false => HashMap::new(),
+        };
+        let original =
+            Self { raw, config: config.clone(), kept, interval: checks.interval, groups };
         let (set, checks) = with_timeframes(set, checks, config)?;
+        let set = original.grouped(set);
         Ok((original, set, checks))
     }
 
@@ -72,7 +87,14 @@ impl Original {
         only(&mut raw.channels, &self.kept);
         raw.series.iter_mut().for_each(|series| only(&mut series.columns, &self.kept));
         let checks = CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks };
-        Ok(checked(raw, &DataConfig { checks, ..config })?.0)
+        Ok(self.grouped(checked(raw, &DataConfig { checks, ..config })?.0))
+    }
+
+    fn grouped(&self, set: SeriesSet) -> SeriesSet {
+        match self.groups.is_empty() {
+            true => set,
+            false => set.grouped(|name| self.groups.get(name).cloned()),
+        }
     }
 
     /// The rows with other values after the moment that a series has by its name.
@@ -236,6 +258,24 @@ mod tests {
             }
         }
         text
+    }
+
+    #[test]
+    fn what_is_changed_stays_in_its_group() {
+        for change in [
+            Change::After(30 * MINUTE),
+            Change::Gone(50 * MINUTE),
+            Change::Series(vec!["b".to_owned()]),
+        ] {
+            let [whole, changed] = changed(&bars(|_, _| ()), &change, |config| {
+                config.group_pattern = Some("a|b".to_owned());
+            });
+            let groups = |set: &SeriesSet| -> Vec<_> {
+                set.series().iter().map(|series| series.group.clone()).collect()
+            };
+            assert_eq!(groups(&changed), groups(&whole));
+            assert_eq!(whole.groups(), 2);
+        }
     }
 
     fn sets(text: &str, moment: i64, edit: impl Fn(&mut DataConfig)) -> [SeriesSet; 2] {

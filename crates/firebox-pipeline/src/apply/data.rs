@@ -65,8 +65,9 @@ impl NewData {
         }
         let files = firebox_data::files(&config)?;
         named_once(&files)?;
-        // Labels are not needed. What holds those of an array was told from arrays by its name.
+        // Neither labels nor groups are needed. What holds those of an array was told from arrays by its name.
         config.columns.label = None;
+        (config.columns.group, config.group_pattern) = (None, None);
         let format = match config.format {
             Format::Auto => {
                 files.first().and_then(|file| Format::of_listed(file)).unwrap_or_default()

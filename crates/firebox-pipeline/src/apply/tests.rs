@@ -598,3 +598,18 @@ fn series_that_are_longer_than_their_window_are_told() {
         "{heard:?}"
     );
 }
+
+#[test]
+fn groups_of_the_training_data_are_not_asked_of_new_data() {
+    for (group, pattern) in [(Some("subject"), None), (None, Some("^(P[0-9]+)_"))] {
+        let mut saved = encoder();
+        let mut data: DataConfig = serde_json::from_value(saved.card.data.clone()).unwrap();
+        data.columns.group = group.map(str::to_owned);
+        data.group_pattern = pattern.map(str::to_owned);
+        saved.card.data = serde_json::to_value(data).unwrap();
+        let project = Project::new(&saved);
+        bars(&project.at("a.csv"), 1, 60, 1, &ORDER);
+        let request = project.request(&["a.csv"], Wanted::Embedding { wide: false });
+        assert_eq!(run(&request).unwrap().windows, 10);
+    }
+}
