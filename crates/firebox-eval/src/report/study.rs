@@ -239,7 +239,14 @@ impl StudyReport {
         };
         let front = (self.objectives.len() > 1)
             .then(|| format!("{} on the Pareto front", count(self.best.len(), "trial")));
-        let notes = [format!("trial {}", trial.number), front.unwrap_or_default()];
+        // What is chosen by a figure has more of it than it is worth.
+        let chosen = match self.ranked().len() {
+            1 => String::new(),
+            some => format!(
+                "the best of {some} by this very figure, and too good by what chance gives it: run it anew on data that chose nothing"
+            ),
+        };
+        let notes = [format!("trial {}", trial.number), front.unwrap_or_default(), chosen];
         card(&title, &significant(value), &notes, "good")
     }
 
