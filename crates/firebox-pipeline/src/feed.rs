@@ -327,14 +327,28 @@ pub(crate) fn is_stored(augment: &Augmentation) -> bool {
 /// What is said of versions that are set where none are made. Only a warning: the mode may lie over a file that has its
 /// versions (`--set augment.mode=none`). The usual number may not have been written at all.
 fn unmade(augment: &Augmentation) -> Option<String> {
-    let versions = augment.versions;
-    let is_written = ![0, Augmentation::default().versions].contains(&versions);
-    (augment.mode == AugmentMode::None && is_written).then(|| {
-        format!(
+    let (versions, usual) = (augment.versions, Augmentation::default());
+    let is_written = ![0, usual.versions].contains(&versions);
+    if augment.mode != AugmentMode::None {
+        return None;
+    }
+    if is_written {
+        return Some(format!(
             "`augment.versions` is {versions} and does nothing, because `augment.mode` is \"none\", which makes none\n  \
              set augment.mode = \"cached\" or \"online\" to learn from them, or take augment.versions out"
-        )
-    })
+        ));
+    }
+    let changes = [
+        ("jitter", augment.jitter != usual.jitter),
+        ("scaling", augment.scaling != usual.scaling),
+        ("time_warp", augment.time_warp != usual.time_warp),
+        ("volatility_scaling", augment.volatility_scaling != usual.volatility_scaling),
+    ];
+    let (name, _) = changes.into_iter().find(|(_, differs)| *differs)?;
+    Some(format!(
+        "[augment.{name}] is set and does nothing, because `augment.mode` is \"none\", which makes no versions\n  \
+         set augment.mode = \"cached\" or \"online\" to learn from them, or take the table out"
+    ))
 }
 
 /// Whether a device draws the versions of pre-training's windows.
@@ -495,6 +509,12 @@ mod tests {
         let said = |mode, versions| unmade(&Augmentation { mode, versions, ..Default::default() });
         let told = said(AugmentMode::None, 3).unwrap();
         assert!(told.starts_with("`augment.versions` is 3 and does nothing"), "{told}");
+        let mut noisy = Augmentation { mode: AugmentMode::None, ..Default::default() };
+        noisy.jitter.sigma = 0.5;
+        let told = unmade(&noisy).unwrap();
+        assert!(told.starts_with("[augment.jitter] is set and does nothing"), "{told}");
+        noisy.mode = AugmentMode::Cached;
+        assert_eq!(unmade(&noisy), None);
         let usual = Augmentation::default().versions;
         for (mode, versions) in [
             (AugmentMode::None, 0),
