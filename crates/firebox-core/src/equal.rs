@@ -80,12 +80,7 @@ impl EqualSeries {
                 1 => ["equals", "is"],
                 _ => ["equal", "are"],
             };
-            let so = match self.left_out.is_empty() {
-                true => {
-                    ": what is measured of them may be too good; leave them out of the training files".to_owned()
-                }
-                false => format!(", and {are} left out of training and validation"),
-            };
+            let so = self.outcome(are, "what is measured of them may be too good");
             warnings.push(format!(
                 "{} series of the training files {equal} one of the test files, such as `{one}` and `{other}`{so}",
                 self.tested
@@ -125,18 +120,20 @@ impl EqualSeries {
         (count, example)
     }
 
+    /// What becomes of training series that tell of test series, and what to do if they stay.
+    fn outcome(&self, are: &str, otherwise: &str) -> String {
+        match self.left_out.is_empty() {
+            true => format!(": {otherwise}; leave them out of the training files"),
+            false => format!(", and {are} left out of training and validation"),
+        }
+    }
+
     fn of_shared(&self, [one, other]: &[String; 2]) -> String {
         let [have, are] = match self.within {
             1 => ["has", "is"],
             _ => ["have", "are"],
         };
-        let so = match self.left_out.is_empty() {
-            true => {
-                ": what is measured of them may be too good; leave them out of the training files"
-                    .to_owned()
-            }
-            false => format!(", and {are} left out of training and validation"),
-        };
+        let so = self.outcome(are, "what is measured of them may be too good");
         format!(
             "{} series of the training files {have} steps of the test files, with the same times and values, such as `{one}` of `{other}`{so}",
             self.within
@@ -145,13 +142,7 @@ impl EqualSeries {
 
     fn of_grouped(&self, [one, other]: &[String; 2]) -> String {
         let are = if self.grouped == 1 { "is" } else { "are" };
-        let so = match self.left_out.is_empty() {
-            true => {
-                ": what is measured may be of what is alike in a group; leave them out of the training files"
-                    .to_owned()
-            }
-            false => format!(", and {are} left out of training and validation"),
-        };
+        let so = self.outcome(are, "what is measured may be of what is alike in a group");
         format!(
             "{} series of the training files {are} of groups of the test files, such as `{one}`, of the group of `{other}`{so}",
             self.grouped

@@ -131,6 +131,29 @@ impl Series {
     pub fn is_empty(&self) -> bool {
         self.time.is_empty()
     }
+
+    /// The classes that it has, each run of equal ones once.
+    fn classes(&self) -> impl Iterator<Item = u32> {
+        let (whole, steps) = match &self.labels {
+            StepLabels::None => (None, &[][..]),
+            StepLabels::Whole(label) => (Some(*label), &[][..]),
+            StepLabels::PerStep(labels) => (None, &labels[..]),
+        };
+        let mut last = None;
+        let steps = steps.iter().flatten().copied();
+        whole.into_iter().chain(steps).filter(move |label| last.replace(*label) != Some(*label))
+    }
+
+    /// Whether it has a class, as a whole or in any step.
+    pub fn is_labelled(&self) -> bool {
+        self.classes().next().is_some()
+    }
+
+    /// Its class, if it has one alone: as a whole, or in all steps that have any.
+    pub fn only_class(&self) -> Option<u32> {
+        let mut classes = self.classes();
+        classes.next().filter(|_| classes.next().is_none())
+    }
 }
 
 /// Series that share their channels and classes.
@@ -329,12 +352,12 @@ impl SeriesSet {
         Self::new(chosen, self.classes.clone(), self.series.iter().map(select).collect())
     }
 
-    /// The same series, each in the group that `group` names by its name, those of a group one after the other: in the order
-    /// of the first of each.
+    /// The same series, each in the group that it has by its name, those of a group one after the other: in the order of the
+    /// first of each.
     #[must_use]
-    pub fn grouped(mut self, group: impl Fn(&str) -> Option<Arc<str>>) -> Self {
+    pub fn grouped(mut self, groups: &HashMap<String, Arc<str>>) -> Self {
         for series in &mut self.series {
-            series.group = group(&series.name);
+            series.group = groups.get(&series.name).cloned();
         }
         let units = self.units();
         let mut order: Vec<usize> = (0..units.len()).collect();

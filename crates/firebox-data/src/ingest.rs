@@ -210,7 +210,7 @@ fn with_groups(
     if let Some((cache, key)) = stored {
         store::keep_groups(cache, key, &groups)?;
     }
-    Ok(set.grouped(|name| groups.get(name).cloned()))
+    Ok(set.grouped(&groups))
 }
 
 fn read_and_store(

@@ -64,7 +64,7 @@ impl Original {
         let original =
             Self { raw, config: config.clone(), kept, interval: checks.interval, groups };
         let (set, checks) = with_timeframes(set, checks, config)?;
-        let set = original.grouped(set);
+        let set = set.grouped(&original.groups);
         Ok((original, set, checks))
     }
 
@@ -87,14 +87,7 @@ impl Original {
         only(&mut raw.channels, &self.kept);
         raw.series.iter_mut().for_each(|series| only(&mut series.columns, &self.kept));
         let checks = CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks };
-        Ok(self.grouped(checked(raw, &DataConfig { checks, ..config })?.0))
-    }
-
-    fn grouped(&self, set: SeriesSet) -> SeriesSet {
-        match self.groups.is_empty() {
-            true => set,
-            false => set.grouped(|name| self.groups.get(name).cloned()),
-        }
+        Ok(checked(raw, &DataConfig { checks, ..config })?.0.grouped(&self.groups))
     }
 
     /// The rows with other values after the moment that a series has by its name.

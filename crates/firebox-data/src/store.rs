@@ -144,10 +144,7 @@ pub(crate) fn load(
         },
         false => decode(&folder, manifest, Some(stop)).map(Some),
     };
-    Ok(stored?.map(|(set, checks)| match groups.is_empty() {
-        true => (set, checks),
-        false => (set.grouped(|name| groups.get(name).cloned()), checks),
-    }))
+    Ok(stored?.map(|(set, checks)| (set.grouped(&groups), checks)))
 }
 
 /// Stores the groups of series that are stored, by their names: they stay in their folder, and its manifest is replaced as a

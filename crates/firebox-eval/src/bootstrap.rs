@@ -9,7 +9,7 @@ use firebox_core::Stream;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::{Confusion, Metric, Metrics};
+use crate::{Confusion, Metric, Metrics, Together};
 
 /// Blocks of windows below which there is no interval. A choice: a resample of one block is all windows again, and those of
 /// few are so alike that an interval of them would be far too narrow.
@@ -159,6 +159,11 @@ impl Predictions {
     /// A classifier without anything random has a single run.
     pub fn single(predicted: Vec<u32>) -> Self {
         Self { runs: vec![predicted] }
+    }
+
+    /// The same with the windows in another order.
+    pub(crate) fn sorted(&self, together: &Together) -> Self {
+        Self { runs: self.runs.iter().map(|run| together.sorted(run)).collect() }
     }
 
     /// Metrics of each run on all windows.

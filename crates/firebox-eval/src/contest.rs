@@ -99,7 +99,7 @@ pub fn contest(
     };
     let predictions: Vec<Predictions> = contenders
         .iter()
-        .map(|contender| Predictions::single(together.sorted(&contender.predicted)))
+        .map(|contender| Predictions::single(contender.predicted.clone()).sorted(together))
         .collect();
     let comparison = Comparison::new(&resampling, classes.len(), truth, &predictions);
     let trained = contenders.iter().filter(|contender| !contender.baseline).count();

@@ -265,9 +265,7 @@ fn measure(
             runs.into_iter().map(|run| (run.logistic, run.neighbours)).unzip();
         for (head, runs) in [(Head::Logistic, logistic), (Head::Neighbours, neighbours)] {
             named.push((subject, Some(head)));
-            let runs: Vec<Vec<u32>> = runs;
-            classifiers
-                .push(Predictions { runs: runs.iter().map(|run| together.sorted(run)).collect() });
+            classifiers.push(Predictions { runs }.sorted(together));
         }
     }
     named.push((Subject::Majority, None));

@@ -152,9 +152,8 @@ impl FewLabels {
         shares.sort_by(|a, b| a.share.total_cmp(&b.share));
         let block = config.block.unwrap_or(together.block).clamp(1, truth.len().max(1));
         let truth = &together.sorted(truth)[..];
-        let arms = shares.iter_mut().flat_map(|share| share.arms.values_mut());
-        for run in arms.flat_map(|predictions| &mut predictions.runs) {
-            *run = together.sorted(run);
+        for predictions in shares.iter_mut().flat_map(|share| share.arms.values_mut()) {
+            *predictions = predictions.sorted(together);
         }
         let resampling = Resampling {
             stream: Stream::new(config.seed, "evaluation bootstrap"),
@@ -637,27 +636,15 @@ mod tests {
     #[test]
     fn few_windows_and_no_fine_tuned_arm_claim_nothing() {
         let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
-        let arms = BTreeMap::from([(Arm::FromScratch, Predictions::single(vec![0; 6]))]);
-        let share = SharePredictions { share: 1.0, windows: 6.0, arms };
-        let scores = FewLabels::of(
-            &config,
-            &names(),
-            &[0, 1, 0, 1, 0, 1],
-            0,
-            &Together::default(),
-            vec![share],
-        );
+        let of = |arm: Arm, predicted: Vec<u32>| {
+            let arms = BTreeMap::from([(arm, Predictions::single(predicted))]);
+            let share = SharePredictions { share: 1.0, windows: 6.0, arms };
+            let truth = [0, 1, 0, 1, 0, 1];
+            FewLabels::of(&config, &names(), &truth, 0, &Together::default(), vec![share])
+        };
+        let scores = of(Arm::FromScratch, vec![0; 6]);
         assert_eq!(scores.verdict().outcome, Outcome::NotMeasured);
-        let arms = BTreeMap::from([(Arm::FineTuned, Predictions::single(vec![0, 1, 0, 1, 0, 1]))]);
-        let share = SharePredictions { share: 1.0, windows: 6.0, arms };
-        let scores = FewLabels::of(
-            &config,
-            &names(),
-            &[0, 1, 0, 1, 0, 1],
-            0,
-            &Together::default(),
-            vec![share],
-        );
+        let scores = of(Arm::FineTuned, vec![0, 1, 0, 1, 0, 1]);
         assert_eq!(scores.verdict().outcome, Outcome::TooFewWindows);
         assert!(scores.shares[0].arms[0].metrics[&Metric::Accuracy].low < 1.0);
     }

@@ -206,6 +206,9 @@ struct WindowErrors {
 pub struct ReconstructionTally {
     channels: Vec<String>,
     windows: Vec<WindowErrors>,
+    /// Which they are of all that were added.
+    places: Vec<usize>,
+    added: usize,
     /// `[fill][channel]`.
     squared: [Vec<f64>; 5],
     absolute: [f64; 5],
@@ -216,7 +219,15 @@ impl ReconstructionTally {
     /// An empty one for windows of these channels.
     pub fn new(channels: Vec<String>) -> Self {
         let squared = std::array::from_fn(|_| vec![0.0; channels.len()]);
-        Self { channels, windows: vec![], squared, absolute: [0.0; 5], masked_steps: 0 }
+        Self {
+            channels,
+            windows: vec![],
+            places: vec![],
+            added: 0,
+            squared,
+            absolute: [0.0; 5],
+            masked_steps: 0,
+        }
     }
 
     /// Adds a window. Windows come in the order of time; one without a masked step adds nothing.
@@ -227,6 +238,7 @@ impl ReconstructionTally {
     pub fn add(&mut self, window: &MaskedWindow) -> Result<(), EvalError> {
         let channels = self.channels.len();
         window.check(channels)?;
+        self.added += 1;
         let masked = window.mask.iter().filter(|masked| **masked).count();
         if masked == 0 {
             return Ok(());
@@ -251,12 +263,13 @@ impl ReconstructionTally {
             }
         }
         self.windows.push(own);
+        self.places.push(self.added - 1);
         self.masked_steps += masked as u64;
         Ok(())
     }
 
-    /// The scores, or `None` without any masked step. `together` says which windows hang together, and how many there are by
-    /// default of [`EvalConfig::block`].
+    /// The scores, or `None` without any masked step. `together` says which of the windows that were added hang together, and
+    /// how many there are by default of [`EvalConfig::block`].
     ///
     /// # Panics
     ///
@@ -265,6 +278,7 @@ impl ReconstructionTally {
         if self.windows.is_empty() || self.channels.is_empty() {
             return None;
         }
+        let together = together.of_chosen(&self.places, 1);
         let resampling = Resampling {
             stream: Stream::new(config.seed, "reconstruction bootstrap"),
             resamples: config.resamples,
@@ -483,6 +497,22 @@ mod tests {
         visible.mask.fill(false);
         tally.add(&visible).unwrap();
         assert!(tally.finish(&EvalConfig::default(), &Together::default()).is_none());
+        // Windows without a masked step have no place in an order.
+        let windows: Vec<MaskedWindow> = (0..6).map(|index| window(index, 0.1)).collect();
+        let of = |order: Vec<u32>| {
+            let mut tally = ReconstructionTally::new(vec!["a".to_owned(), "b".to_owned()]);
+            for (place, window) in windows.iter().enumerate() {
+                let mask = vec![false; window.mask.len()];
+                let bare = MaskedWindow { mask, ..window.clone() };
+                tally.add(if place == 2 { &bare } else { window }).unwrap();
+            }
+            let config = EvalConfig { resamples: 50, ..EvalConfig::default() };
+            tally.finish(&config, &Together { block: 2, order }).unwrap()
+        };
+        let (sorted, plain) = (of(vec![5, 3, 1, 0, 2, 4]), of(vec![]));
+        assert_eq!((sorted.windows, plain.windows), (5, 5));
+        let error = |of: &Reconstruction| of.scores[0].mean_squared_error.value;
+        assert!((error(&sorted) - error(&plain)).abs() < 1e-12);
         assert_eq!(
             [reduction(0.0, 0.0), reduction(1.0, 0.0), reduction(1.0, 4.0)],
             [0.0, -1.0, 0.75]

@@ -5,7 +5,7 @@ use crate::equal::{
     equal_to_tests, firsts, joined, names, of_groups_of_tests, units, with_steps_of_each_other,
     with_steps_of_tests,
 };
-use crate::{EqualSeries, Origin, Series, SeriesSet, SharedStretch, StepLabels, Stream};
+use crate::{EqualSeries, Origin, Series, SeriesSet, SharedStretch, Stream};
 
 /// In place of the part of a series that no part has.
 pub(super) const LEFT_OUT: usize = 3;
@@ -128,19 +128,6 @@ pub(super) fn parts_drawn(
     (parts, equal)
 }
 
-/// The class of a series that has one: as a whole, or in all steps that have any.
-fn only_class(series: &Series) -> Option<u32> {
-    match &series.labels {
-        StepLabels::None => None,
-        StepLabels::Whole(label) => Some(*label),
-        StepLabels::PerStep(labels) => {
-            let mut own = labels.iter().flatten();
-            let first = *own.next()?;
-            own.all(|label| *label == first).then_some(first)
-        }
-    }
-}
-
 /// Draws a share of the series for each of some parts, evenly from each class. The members of a unit go together, by
 /// the class of the first. One series of each class at least stays where it was.
 fn draw(
@@ -150,7 +137,7 @@ fn draw(
     stream: Stream,
     parts: &mut [usize],
 ) {
-    let classes: Vec<Option<u32>> = set.series().iter().map(only_class).collect();
+    let classes: Vec<Option<u32>> = set.series().iter().map(Series::only_class).collect();
     let class = |index: usize| classes[index];
     let mut by_class = std::collections::BTreeMap::<Option<u32>, Vec<Vec<usize>>>::new();
     let mut staying = std::collections::BTreeMap::<Option<u32>, usize>::new();
@@ -199,7 +186,7 @@ mod tests {
 
     use super::*;
     use crate::split::tests::rule;
-    use crate::{Channel, Labels, Role, SplitRule, WindowList, WindowRule, split};
+    use crate::{Channel, Labels, Role, SplitRule, StepLabels, WindowList, WindowRule, split};
 
     #[test]
     fn a_given_split_draws_validation_evenly_from_each_class() {
@@ -504,11 +491,10 @@ mod tests {
         let channels = vec![Channel::new("x", Role::Other)];
         let classes = ["a", "b", "c"].map(str::to_owned).to_vec();
         let set = SeriesSet::new(channels, classes, all.collect()).unwrap();
-        let group = |name: &str| {
-            let index: usize = name[1..].parse().unwrap();
-            series[index].0.map(|group| Arc::from(format!("g{group}")))
+        let group = |(index, (group, ..)): (usize, &(Option<u32>, u32, Origin))| {
+            Some((format!("s{index}"), Arc::from(format!("g{}", (*group)?))))
         };
-        set.grouped(group)
+        set.grouped(&series.iter().enumerate().filter_map(group).collect())
     }
 
     #[test]

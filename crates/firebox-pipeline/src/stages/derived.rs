@@ -112,23 +112,9 @@ pub(crate) fn one_class_each(labels: &Labels, set: &SeriesSet) -> Option<usize> 
         return None;
     }
     let (mut series, mut classes) = (0, BTreeSet::new());
-    for one in set.series() {
-        match &one.labels {
-            StepLabels::None => {}
-            StepLabels::Whole(label) => {
-                series += 1;
-                classes.insert(*label);
-            }
-            StepLabels::PerStep(labels) => {
-                let mut own = labels.iter().flatten();
-                let Some(first) = own.next() else { continue };
-                if own.any(|label| label != first) {
-                    return None;
-                }
-                series += 1;
-                classes.insert(*first);
-            }
-        }
+    for one in set.series().iter().filter(|one| one.is_labelled()) {
+        classes.insert(one.only_class()?);
+        series += 1;
     }
     (series > 1 && classes.len() > 1).then_some(series)
 }

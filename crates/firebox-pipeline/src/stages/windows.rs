@@ -94,8 +94,8 @@ impl Run<'_> {
                 });
             }
             self.warn_of_cut(&ingested.set, config.labels.horizon());
-            if let (SplitRule::Time { .. }, Some(series)) =
-                (rule, one_class_each(&config.labels, &ingested.set))
+            if let SplitRule::Time { .. } = rule
+                && let Some(series) = one_class_each(&config.labels, &ingested.set)
             {
                 let message = format!(
                     "each of {} with a class has one throughout, and the split by time trains on the begin of each: a model that tells series apart scores, whatever it learnt of classes\n  draw whole series, by [split.series] (--set split.series.test=0.2)",
