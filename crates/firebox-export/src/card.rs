@@ -7,11 +7,15 @@ use std::fmt::Write;
 
 use firebox_core::{Channel, ForecastScaler, Key, Normaliser, Precision, WindowRule};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{Architecture, TOKENIZER};
 
 /// Version of the card's form.
 pub const CARD_VERSION: u32 = 1;
+
+/// The key of the card's own checksum.
+pub(crate) const CHECKSUM: &str = "checksum";
 
 /// What a model was trained for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,9 +90,9 @@ pub struct ModelCard {
     pub texts: Option<TextInput>,
     /// The `[data]` table that the training data was read by, without its paths: what columns mean,
     /// and what is done about defects.
-    pub data: serde_json::Value,
+    pub data: Value,
     /// The settings of the run that shaped the model, every default among them.
-    pub settings: serde_json::Value,
+    pub settings: Value,
     /// Key of the series that it was trained on.
     pub data_key: Key,
     /// Key of its training, which contains that of the data and all settings.
@@ -103,6 +107,39 @@ pub struct ModelCard {
     /// BLAKE3 of the file of weights, in hexadecimal digits. Empty until that is written.
     #[serde(default)]
     pub weights: String,
+    /// BLAKE3 of all else that the card says, in hexadecimal digits, however it is laid out. Empty until it is written, and
+    /// in cards of earlier builds.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub checksum: String,
+}
+
+/// The checksum of a card that says this: of its values, whatever the order of its keys and the space between them.
+pub(crate) fn checksum(card: &Value) -> String {
+    let mut hasher = blake3::Hasher::new();
+    add(card, true, &mut hasher);
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Adds a value to what is hashed, so that no two that differ add the same.
+fn add(value: &Value, is_card: bool, hasher: &mut blake3::Hasher) {
+    match value {
+        Value::Object(table) => {
+            let keys: BTreeMap<&String, &Value> =
+                table.iter().filter(|(key, _)| !(is_card && *key == CHECKSUM)).collect();
+            hasher.update(format!("{{{}:", keys.len()).as_bytes());
+            for (key, value) in keys {
+                hasher.update(json(key).as_bytes());
+                add(value, false, hasher);
+            }
+        }
+        Value::Array(values) => {
+            hasher.update(format!("[{}:", values.len()).as_bytes());
+            values.iter().for_each(|value| add(value, false, hasher));
+        }
+        plain => {
+            hasher.update(format!("{plain};").as_bytes());
+        }
+    }
 }
 
 impl ModelCard {

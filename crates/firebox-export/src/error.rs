@@ -65,6 +65,16 @@ pub enum ExportError {
         /// What is wrong.
         reason: String,
     },
+    /// A card that says something else than when it was written.
+    #[error(
+        "{} was changed: its checksum is not that of what it says\n  \
+         take it from a copy, or make it again from the run; to use it as it is, take `checksum` out of it",
+        path.display()
+    )]
+    ChangedCard {
+        /// The file.
+        path: PathBuf,
+    },
     /// No card.
     #[error("there is no trained model in {}: it has no file {}", path.display(), crate::CARD)]
     NoModel {

@@ -7,6 +7,7 @@ use std::path::Path;
 use burn::tensor::Device;
 use firebox_models::Parameter;
 
+use crate::card::checksum;
 use crate::error::at;
 use crate::{
     CARD_VERSION, ExportError, Model, ModelCard, Part, Port, onnx, parameters_from_safetensors,
@@ -57,8 +58,12 @@ impl SavedModel {
                 )));
             }
         }
+        let sum = checksum(&card);
         let card: ModelCard =
             serde_json::from_value(card).map_err(|error| refuse(error.to_string()))?;
+        if !card.checksum.is_empty() && card.checksum != sum {
+            return Err(ExportError::ChangedCard { path });
+        }
         let path = folder.join(WEIGHTS);
         let bytes = std::fs::read(&path).map_err(at(&path))?;
         if hash(&bytes) != card.weights {
@@ -91,6 +96,10 @@ impl SavedModel {
         if let (Some(texts), Some(tokenizer)) = (&mut card.texts, &self.tokenizer) {
             texts.tokenizer = hash(tokenizer.as_bytes());
         }
+        // Of what a reader finds, who does not know which numbers were f32.
+        card.checksum = String::new();
+        let said = serde_json::to_vec(&card).and_then(|text| serde_json::from_slice(&text));
+        card.checksum = checksum(&said.map_err(|e| at(folder)(e.into()))?);
         let text = serde_json::to_vec_pretty(&card).map_err(|e| at(folder)(e.into()))?;
         let known = folder.join(CARD);
         match std::fs::remove_file(&known) {

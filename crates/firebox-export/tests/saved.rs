@@ -20,7 +20,9 @@ fn a_stored_model_comes_back_as_it_was() {
         model.write(folder.path()).unwrap();
         let mut again = SavedModel::read(folder.path()).unwrap();
         assert_eq!(again.card.weights.len(), 64);
+        assert_eq!(again.card.checksum.len(), 64);
         again.card.weights.clear();
+        again.card.checksum.clear();
         let mut parameters = model.parameters.clone();
         parameters.sort_by(|a, b| a.name.cmp(&b.name));
         assert_eq!((&again.card, &again.parameters), (&model.card, &parameters), "{name}");
@@ -70,6 +72,23 @@ fn what_is_damaged_missing_or_of_another_version_is_refused() {
     assert!(message.contains("its version is 9, and this build of Firebox reads 1"), "{message}");
     let message = refused(&card.replacen("bilstm-mae", "bilstm-map", 1), &weights);
     assert!(message.contains("unknown variant `bilstm-map`"), "{message}");
+    let steps = "\"length\": 12";
+    assert!(card.contains(steps), "{card}");
+    let changed = card.replacen(steps, "\"length\": 11", 1);
+    let message = refused(&changed, &weights);
+    assert!(
+        message.contains("model.json was changed: its checksum is not that of what"),
+        "{message}"
+    );
+    assert!(message.contains("take `checksum` out of it"), "{message}");
+    // As that says, and however a card is laid out.
+    let mut value: serde_json::Value = serde_json::from_str(&changed).unwrap();
+    value.as_object_mut().unwrap().remove("checksum").unwrap();
+    std::fs::write(path.join(CARD), value.to_string()).unwrap();
+    assert_eq!(SavedModel::read(path).unwrap().card.window.length, 11);
+    let same: serde_json::Value = serde_json::from_str(&card).unwrap();
+    std::fs::write(path.join(CARD), same.to_string()).unwrap();
+    assert_eq!(SavedModel::read(path).unwrap().card.window.length, 12);
     let message = refused(&card[..100], &weights);
     assert!(message.contains("is not the card of a model"), "{message}");
 }

@@ -163,6 +163,7 @@ impl Run<'_> {
             scores: finite.collect(),
             scores_of: kept.scores_of,
             weights: String::new(),
+            checksum: String::new(),
         };
         let model = SavedModel { card, parameters: kept.parameters, tokenizer };
         Ok(model.write(&work.path.join(folder))?)

@@ -65,6 +65,7 @@ mod fewest;
 mod finetune;
 mod folder;
 mod forecast;
+mod idle;
 mod kept;
 mod keys;
 mod layers;

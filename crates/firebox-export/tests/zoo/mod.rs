@@ -409,6 +409,7 @@ pub(crate) fn saved(architecture: &Architecture, seed: u64) -> SavedModel {
             scores: [("accuracy".to_owned(), 0.75)].into(),
             scores_of: String::new(),
             weights: String::new(),
+            checksum: String::new(),
         },
         parameters: weights(architecture, seed),
         tokenizer: None,

@@ -78,6 +78,7 @@ pub(crate) fn model(architecture: Architecture, classes: &[&str]) -> SavedModel 
         scores: [].into(),
         scores_of: String::new(),
         weights: String::new(),
+        checksum: String::new(),
     };
     SavedModel { card, parameters, tokenizer: None }
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use figment::Figment;
 use figment::providers::Serialized;
+use figment::value::Value;
 use firebox_data::DataConfig;
 use toml::Table;
 
@@ -24,7 +25,7 @@ use choices::chosen;
 use environment::of_environment;
 use explain::{in_layer, in_pipeline};
 use paths::anchor_paths;
-use setting::{Setting, in_tables, innermost, of_flag};
+use setting::{Setting, in_tables, innermost, leaves, of_flag};
 
 pub(crate) use choices::CHOICES;
 pub(crate) use explain::in_file;
@@ -138,6 +139,27 @@ pub(crate) fn parse(
     }
     let of_file = |error| in_layer(&file.display().to_string(), "", &error, &figment);
     figment.extract().map_err(|error| incomplete.unwrap_or_else(|| of_file(error)))
+}
+
+/// The keys that a file has, each after its tables, as `train.epochs`.
+pub(crate) fn keys_of(text: &str) -> Vec<String> {
+    let table = toml::from_str::<Table>(text).ok();
+    table.and_then(|table| Value::serialize(table).ok()).map_or_else(Vec::new, |all| leaves(&all))
+}
+
+/// The keys that are laid over a file, each with where it stands.
+pub(crate) fn laid_over(
+    environment: &[(String, String)],
+    settings: &[String],
+) -> Result<Vec<(String, String)>, ConfigError> {
+    let mut all = of_environment(environment.iter().cloned())?;
+    for setting in settings {
+        all.push(of_flag(setting)?);
+    }
+    let keys = |Setting { layer, path, value }: Setting| {
+        leaves(&in_tables(&path, &value)).into_iter().map(move |key| (layer.clone(), key))
+    };
+    Ok(all.into_iter().flat_map(keys).collect())
 }
 
 /// The table of a file: its paths start at its folder, and its keys have their own names.

@@ -41,6 +41,16 @@ pub(super) fn in_tables(path: &str, value: &str) -> Value {
         .fold(typed(value), |value, key| Value::from(Dict::from([(key, value)])))
 }
 
+/// The keys of all values within these tables.
+pub(super) fn leaves(nested: &Value) -> Vec<String> {
+    let Some(table) = nested.as_dict() else { return vec![] };
+    let below = |(key, value): (&String, &Value)| match leaves(value) {
+        below if below.is_empty() => vec![key.clone()],
+        below => below.into_iter().map(|rest| format!("{key}.{rest}")).collect(),
+    };
+    table.iter().flat_map(below).collect()
+}
+
 /// The table that a layer reaches into: down to where there is more than one key, or a value.
 pub(super) fn innermost(nested: &Value) -> String {
     let (mut at, mut path) = (nested, vec![]);

@@ -169,7 +169,12 @@ impl MultitimeframeConfig {
         Ok(())
     }
 
-    /// The same with defaults for the models that are not trained, whose settings decide nothing.
+    /// The models that are not trained, whose settings decide nothing.
+    pub(crate) fn untrained(&self) -> impl Iterator<Item = ModelName> {
+        ModelName::ALL.into_iter().filter(|model| !self.models.contains(model))
+    }
+
+    /// The same with defaults for them.
     pub(crate) fn trained_only(mut self) -> Self {
         let lacks = |model| !self.models.contains(&model);
         let [lstm, transformer, mlp] = ModelName::ALL.map(lacks);

@@ -25,7 +25,7 @@ use crate::score::WantedScores;
 use crate::settle::{as_before, check_environment, multiplying, reasons_in, settle};
 use crate::shared::Shared;
 use crate::stages::Run;
-use crate::{Finished, PipelineConfig, layers, stages};
+use crate::{Finished, PipelineConfig, idle, layers, stages};
 use difference::{changed_since, same_settings};
 use find::find_beside;
 use paths::{absolute, urls};
@@ -62,6 +62,8 @@ pub struct Prepared {
     profile: Option<ProfileConfig>,
     /// Why settings that were measured have their values.
     settled: Vec<Reason>,
+    /// What is said of keys that do nothing.
+    idle: Vec<String>,
 }
 
 impl Prepared {
@@ -86,6 +88,11 @@ impl Prepared {
         let environment: Vec<(String, String)> = environment.into_iter().collect();
         let mut config = layers::load(&file, environment.clone(), settings)?;
         check(&config)?;
+        // The file of a run has every key.
+        let idle = match source {
+            Source::File(file) => idle::told(file, &environment, settings, &config)?,
+            Source::Resume { .. } => vec![],
+        };
         if let Source::Resume { run, file: Some(named) } = source {
             let theirs = layers::load(named, environment, settings)?;
             same_settings(run, &config, named, &theirs)?;
@@ -105,7 +112,7 @@ impl Prepared {
             None => stem(&file),
         };
         let name = name.unwrap_or_else(|| "run".to_owned());
-        Ok(Self { name, config, resumed, profile: None, settled: vec![] })
+        Ok(Self { name, config, resumed, profile: None, settled: vec![], idle })
     }
 
     /// Profiles these steps of the training, if it takes them.
@@ -115,6 +122,11 @@ impl Prepared {
         self
     }
 
+    /// What is said of keys that do nothing beside the other settings.
+    pub(crate) fn idle(&self) -> &[String] {
+        &self.idle
+    }
+
     /// The steps to profile.
     pub(crate) fn profile(&self) -> Option<ProfileConfig> {
         self.profile
@@ -122,7 +134,14 @@ impl Prepared {
 
     /// A pipeline whose settings were checked before.
     pub(crate) fn of(name: &str, config: PipelineConfig) -> Self {
-        Self { name: name.to_owned(), config, resumed: None, profile: None, settled: vec![] }
+        Self {
+            name: name.to_owned(),
+            config,
+            resumed: None,
+            profile: None,
+            settled: vec![],
+            idle: vec![],
+        }
     }
 
     /// The same with every setting that the device or a measurement on it decides.

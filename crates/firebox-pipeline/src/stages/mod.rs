@@ -109,7 +109,7 @@ pub(crate) fn run(
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
-    for message in damaged.into_iter().chain(replaced) {
+    for message in damaged.into_iter().chain(replaced).chain(prepared.idle().to_vec()) {
         all.on(&Event::Warning { message });
     }
     let requests = Requests::new();
