@@ -91,7 +91,7 @@ pub fn walk_forward(
     }
     let all = all_windows(set, windows, labels)?;
     let horizon = labels.horizon();
-    let embargo = rule.embargo.unwrap_or(windows.length + horizon);
+    let embargo = rule.embargo.unwrap_or(windows.length.saturating_add(horizon));
     let moments = Moments::of(set);
     let moment = |share: f64| moments.at(share);
     let blocks = (folds + 1) as f64;
@@ -142,7 +142,7 @@ fn one_fold(
 }
 
 fn place(window: &Window, boundaries: [usize; 3], embargo: usize, horizon: usize) -> Place {
-    let (start, end) = (window.steps().start, window.steps().end + horizon);
+    let (start, end) = (window.steps().start, window.steps().end.saturating_add(horizon));
     if start >= boundaries[2] {
         return Place::Later;
     }
@@ -150,8 +150,9 @@ fn place(window: &Window, boundaries: [usize; 3], embargo: usize, horizon: usize
         return Place::Purged;
     }
     // A boundary before the series begins has nothing of it on its other side.
-    let within =
-        |boundary: &usize| *boundary > 0 && (*boundary..boundary + embargo).contains(&start);
+    let within = |boundary: &usize| {
+        *boundary > 0 && (*boundary..boundary.saturating_add(embargo)).contains(&start)
+    };
     if boundaries[..2].iter().any(within) {
         return Place::Embargoed;
     }
@@ -172,7 +173,7 @@ fn refuse_empty(
     let Some(((part, _), place)) = empty.into_iter().find(|((_, empty), _)| *empty) else {
         return Ok(());
     };
-    let needed = windows.length + horizon;
+    let needed = windows.length.saturating_add(horizon);
     let embargo = if place == 0 { 0 } else { rule.embargo.unwrap_or(needed) };
     let runs = set.series().iter().flat_map(|series| {
         let bounds = places(series, fold.boundaries);
@@ -183,7 +184,7 @@ fn refuse_empty(
         })
     });
     // The shortest part of all is the first fold's validation or its test.
-    let least = (needed + embargo) as f64;
+    let least = needed.saturating_add(embargo) as f64;
     let share = rule.validation.min(1.0 - rule.validation).min(1.0) / (rule.folds + 1) as f64;
     Err(SplitError::FoldEmpty {
         fold: number,

@@ -73,6 +73,16 @@ pub struct Normaliser {
 }
 
 impl Normaliser {
+    /// Names of the channels that `robust` leaves as large as they are, because a quarter of their steps on both sides of the
+    /// median have its value: their interquartile range is zero.
+    pub fn without_range(&self) -> Vec<&str> {
+        let channels = self.channels.iter().zip(&self.fitted);
+        let unscaled = channels
+            .filter(|(_, map)| self.kind == Normalisation::Robust && map.scale == 1.0)
+            .map(|(channel, _)| channel.name.as_str());
+        unscaled.collect()
+    }
+
     /// Fits on the steps that training windows cover, each counted once.
     ///
     /// # Errors
@@ -267,8 +277,29 @@ fn relative(set: &SeriesSet, values: &[f64], channel: usize) -> Affine {
     let levels = column(values, channels, reference);
     let changes = levels.clone().skip(1).zip(levels.clone()).map(|(now, before)| now - before);
     let center = levels.clone().next().unwrap_or(0.0);
-    let scale = standard(changes.clone()).scale * (changes.count() as f64).sqrt();
-    Affine { center, scale: if scale.is_finite() { scale } else { 0.0 } }
+    let own = standard(changes.clone());
+    let scale = own.scale * (changes.count() as f64).sqrt();
+    let is_none = !scale.is_finite() || is_rounding(levels, own.center, own.scale);
+    Affine { center, scale: if is_none { 0.0 } else { scale } }
+}
+
+/// Whether changes of this mean and standard deviation scatter by no more than how their levels were rounded, as those of
+/// a meter that counts evenly do. Levels that are all numbers of f32, and not whole, were rounded to it.
+pub(crate) fn is_rounding(
+    levels: impl Iterator<Item = f64> + Clone,
+    mean: f64,
+    deviation: f64,
+) -> bool {
+    let largest = levels.clone().fold(0.0f64, |largest, level| largest.max(level.abs()));
+    // What differs from the mean by half a unit in the last place at each end.
+    if deviation <= 2.0 * f64::EPSILON * largest {
+        return true;
+    }
+    // A level that stands still is the same number each time, however it was rounded.
+    deviation < mean.abs()
+        && deviation <= f64::from(f32::EPSILON) * largest
+        && levels.clone().all(|level| f64::from(level as f32) == level)
+        && levels.clone().any(|level| level.fract() != 0.0)
 }
 
 /// The maps of all channels relative to a window.

@@ -2,7 +2,8 @@
 //!
 //! Reading files, sorting and repairing is done in `firebox-data`; nothing here repairs anything.
 
-use std::collections::{HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -149,10 +150,33 @@ impl Series {
         self.classes().next().is_some()
     }
 
-    /// Its class, if it has one alone: as a whole, or in all steps that have any.
-    pub fn only_class(&self) -> Option<u32> {
-        let mut classes = self.classes();
-        classes.next().filter(|_| classes.next().is_none())
+    /// How many steps are of each class; of a series that has one as a whole, all.
+    pub fn class_counts(&self) -> BTreeMap<u32, u64> {
+        let mut counts = BTreeMap::new();
+        match &self.labels {
+            StepLabels::None => {}
+            StepLabels::Whole(label) => {
+                counts.insert(*label, self.len() as u64);
+            }
+            StepLabels::PerStep(labels) => {
+                for label in labels.iter().flatten() {
+                    *counts.entry(*label).or_default() += 1;
+                }
+            }
+        }
+        counts
+    }
+
+    /// Its class, if it has one as a whole, or in nine of ten steps that have any.
+    pub fn main_class(&self) -> Option<u32> {
+        if let StepLabels::Whole(label) = self.labels {
+            return Some(label);
+        }
+        let counts = self.class_counts();
+        let all: u64 = counts.values().sum();
+        let (class, most) =
+            counts.into_iter().max_by_key(|(class, count)| (*count, Reverse(*class)))?;
+        (most * 10 >= all * 9).then_some(class)
     }
 }
 

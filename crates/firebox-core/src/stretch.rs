@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::equal::{is_copy, single_bits};
 use crate::{Series, SeriesSet, Window};
 
 /// Fewest steps that are evidence of one origin. A choice: less may be chance.
@@ -177,15 +178,15 @@ impl<'a> Steps<'a> {
         hashes
     }
 
-    /// The values of a step, zeros of both signs as one.
-    fn values(&self, range: usize, step: usize) -> impl Iterator<Item = u64> {
+    /// The values of a step.
+    fn values(&self, range: usize, step: usize) -> impl Iterator<Item = f64> {
         let (series, width) = (self.series(range), self.set.channels().len());
-        self.channels.iter().map(move |channel| bits(series.values.at(step * width + channel)))
+        self.channels.iter().map(move |channel| series.values.at(step * width + channel))
     }
 
     fn is_equal(&self, (range, step): (usize, usize), other: &Self, at: (usize, usize)) -> bool {
         self.series(range).time[step] == other.series(at.0).time[at.1]
-            && self.values(range, step).eq(other.values(at.0, at.1))
+            && self.values(range, step).zip(other.values(at.0, at.1)).all(|(a, b)| is_copy(a, b))
     }
 
     /// Whether steps of a range are too many different ones to be the same by chance.
@@ -193,7 +194,7 @@ impl<'a> Steps<'a> {
         let mut found = HashSet::new();
         steps.len() >= LEAST_STRETCH
             && steps.into_iter().any(|step| {
-                found.insert(self.values(range, step).collect::<Vec<u64>>());
+                found.insert(self.values(range, step).map(bits).collect::<Vec<u64>>());
                 found.len() >= DISTINCT
             })
     }
@@ -358,8 +359,9 @@ fn mixed(hash: u64, bits: u64) -> u64 {
     hash ^ (hash >> 29)
 }
 
+/// Of a value and of its copy that was stored as f32.
 fn bits(value: f64) -> u64 {
-    if value == 0.0 { 0 } else { value.to_bits() }
+    u64::from(single_bits(value))
 }
 
 #[cfg(test)]

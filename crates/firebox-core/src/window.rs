@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::normalise::is_rounding;
 use crate::{Role, Series, SeriesSet, StepLabels, WindowList};
 
 /// A run of consecutive steps of one segment of one series.
@@ -174,7 +175,8 @@ fn forward(
     let mean = changes.iter().sum::<f64>() / count;
     let variance = changes.iter().map(|c| (c - mean).powi(2)).sum::<f64>() / count;
     let expected = (variance * horizon as f64).sqrt();
-    if expected.is_nan() || expected <= 0.0 {
+    let levels = (start..start + length).map(close);
+    if expected.is_nan() || expected <= 0.0 || is_rounding(levels, mean, variance.sqrt()) {
         return None;
     }
     let last = start + length - 1;

@@ -82,6 +82,8 @@ impl Window {
         let (mean, deviation) = (self.rolling(n, mean), self.rolling(n, deviation));
         match () {
             () if deviation.is_nan() => f64::NAN,
+            // Of closes that are alike, rounding leaves some.
+            () if deviation <= mean.abs() * 1e-12 => 0.0,
             () => quotient(self.last() - mean, 2.0 * deviation).unwrap_or(0.0),
         }
     }

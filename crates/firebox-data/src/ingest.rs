@@ -574,6 +574,10 @@ fn key(
         // Which of two moments a clock showed was once told by the row before, of whatever series.
         key = key.field("clocks", "of each series");
     }
+    if config.timeframes.is_some() {
+        // Closes that are all alike were half a band below or above their mean once, by rounding.
+        key = key.field("bollinger", "alike is none");
+    }
     for (input, hash_of_file) in inputs.iter().zip(hashes) {
         key = key
             .field("name", input.name())

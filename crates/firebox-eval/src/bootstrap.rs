@@ -38,6 +38,17 @@ impl Estimate {
         Self { value, low: quantile(&sorted, tail), high: quantile(&sorted, 1.0 - tail) }
     }
 
+    /// `84.2 % (81.0 % to 87.1 %)`, or the value alone where there is no interval.
+    pub fn with_interval(&self, format: impl Fn(f64) -> String) -> String {
+        let value = format(self.value);
+        self.ends(format).map_or_else(|| value.clone(), |ends| format!("{value} ({ends})"))
+    }
+
+    /// `81.0 % to 87.1 %`, if it has an interval.
+    pub fn ends(&self, format: impl Fn(f64) -> String) -> Option<String> {
+        self.has_interval().then(|| format!("{} to {}", format(self.low), format(self.high)))
+    }
+
     /// Whether it has an interval.
     pub fn has_interval(&self) -> bool {
         !self.low.is_nan() && !self.high.is_nan()
@@ -70,7 +81,7 @@ pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
 }
 
 /// How windows are drawn again.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Resampling {
     /// Where the draws come from.
     pub stream: Stream,
@@ -78,6 +89,10 @@ pub struct Resampling {
     pub resamples: u32,
     /// Consecutive windows drawn together: 1, or the number of windows that share a step.
     pub block: usize,
+    /// The unit that each window is of, such as its series, where windows hang together by these and by blocks: a window comes
+    /// as often as its block times its unit is drawn (the pigeonhole bootstrap of two crossed factors: Owen, "The pigeonhole
+    /// bootstrap", 2007). Empty: by blocks alone.
+    pub units: Vec<u32>,
     /// Share of the resamples within an interval.
     pub confidence: f64,
 }
@@ -88,9 +103,30 @@ impl Resampling {
     /// The `resample`-th one is the same on any number of threads.
     pub fn indices(&self, windows: usize, resample: u32) -> Vec<u32> {
         let blocks = self.blocks(windows, resample).into_iter();
-        blocks
-            .flat_map(|(start, length)| (start..start + length).map(|at| (at % windows) as u32))
-            .collect()
+        let drawn = blocks
+            .flat_map(|(start, length)| (start..start + length).map(|at| (at % windows) as u32));
+        if self.units.is_empty() {
+            return drawn.collect();
+        }
+        let drawn: Vec<u32> = drawn.collect();
+        let units = self.units.iter().max().map_or(0, |last| *last as usize + 1);
+        let of_units = self.stream.substream(u64::MAX - 1);
+        let mut draws = of_units.substream(u64::from(resample)).draws();
+        let mut times = vec![0usize; units];
+        (0..units).for_each(|_| times[draws.below(units as u64) as usize] += 1);
+        let of = |at: &u32| times[self.units[*at as usize] as usize];
+        let crossed: Vec<u32> =
+            drawn.iter().flat_map(|at| std::iter::repeat_n(*at, of(at))).collect();
+        // No drawn block has a window of a drawn unit: as good as never, and there has to be one.
+        if crossed.is_empty() { drawn } else { crossed }
+    }
+
+    /// The same without a resample where there are too few blocks or units for an interval.
+    pub(crate) fn if_enough(self, windows: usize) -> Self {
+        let units = self.units.iter().max().map_or(windows, |last| *last as usize + 1);
+        let independent = (windows / self.block.max(1)).min(units);
+        let resamples = if independent < FEWEST_BLOCKS { 0 } else { self.resamples };
+        Self { resamples, ..self }
     }
 
     /// The same as blocks: first window and length. A block that reaches beyond the last window goes
@@ -207,25 +243,26 @@ impl Comparison {
             .iter()
             .map(|classifier| mean(&classifier.metrics(classes, truth)))
             .collect();
-        let drawn = resampling.map(truth.len(), |indices, stream| {
-            let of = |(classifier, place): (&Predictions, u64)| {
-                let mut draws = stream.substream(place).draws();
-                let all: Vec<Metrics> = classifier
-                    .runs
-                    .iter()
-                    .map(|run| drawn_confusion(classes, truth, run, indices).metrics())
-                    .collect();
-                let runs = all.len();
-                let mut one = |run: usize| match runs > 1 {
-                    true => all[draws.below(runs as u64) as usize],
-                    false => all[run],
+        let drawn =
+            resampling.clone().if_enough(truth.len()).map(truth.len(), |indices, stream| {
+                let of = |(classifier, place): (&Predictions, u64)| {
+                    let mut draws = stream.substream(place).draws();
+                    let all: Vec<Metrics> = classifier
+                        .runs
+                        .iter()
+                        .map(|run| drawn_confusion(classes, truth, run, indices).metrics())
+                        .collect();
+                    let runs = all.len();
+                    let mut one = |run: usize| match runs > 1 {
+                        true => all[draws.below(runs as u64) as usize],
+                        false => all[run],
+                    };
+                    let drawn: Vec<Metrics> = (0..runs).map(&mut one).collect();
+                    let apart = (runs > 1).then(|| [one(0), mean(&all)]);
+                    (mean(&drawn), apart)
                 };
-                let drawn: Vec<Metrics> = (0..runs).map(&mut one).collect();
-                let apart = (runs > 1).then(|| [one(0), mean(&all)]);
-                (mean(&drawn), apart)
-            };
-            classifiers.iter().zip(0..).map(of).unzip::<_, _, Vec<_>, Vec<_>>()
-        });
+                classifiers.iter().zip(0..).map(of).unzip::<_, _, Vec<_>, Vec<_>>()
+            });
         let (resampled, apart) = drawn.into_iter().unzip();
         let runs = classifiers.iter().map(|classifier| classifier.runs.len()).collect();
         Self { confidence: resampling.confidence, values, runs, resampled, apart }
@@ -313,7 +350,13 @@ mod tests {
     use super::*;
 
     fn resampling(block: usize) -> Resampling {
-        Resampling { stream: Stream::new(1, "bootstrap"), resamples: 4000, block, confidence: 0.95 }
+        Resampling {
+            stream: Stream::new(1, "bootstrap"),
+            resamples: 4000,
+            block,
+            units: vec![],
+            confidence: 0.95,
+        }
     }
 
     #[test]
@@ -403,7 +446,8 @@ mod tests {
             let own = Predictions::single(run());
             let others = Predictions { runs: (0..5).map(|_| run()).collect() };
             let stream = Stream::new(round, "resamples");
-            let resampling = Resampling { stream, resamples: 300, block: 1, confidence: 0.95 };
+            let resampling =
+                Resampling { stream, resamples: 300, block: 1, units: vec![], confidence: 0.95 };
             let comparison = Comparison::new(&resampling, 2, &truth, &[own, others]);
             let metric = Metric::Accuracy;
             let [one, plain] =

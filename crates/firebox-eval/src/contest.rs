@@ -95,6 +95,7 @@ pub fn contest(
         stream: Stream::new(config.seed, "bootstrap"),
         resamples: config.resamples,
         block,
+        units: together.units_in_order(),
         confidence: config.confidence,
     };
     let predictions: Vec<Predictions> = contenders
@@ -224,9 +225,7 @@ impl Contest {
         let mut columns = vec!["model".to_owned()];
         columns.extend(metrics.map(|metric| metric.name().to_owned()));
         let cell = |standing: &Standing, metric: Metric| {
-            let Estimate { value, low, high } =
-                standing.metrics.get(&metric).copied().unwrap_or_default();
-            format!("{} ({} to {})", percent(value), percent(low), percent(high))
+            standing.metrics.get(&metric).copied().unwrap_or_default().with_interval(percent)
         };
         let row = |standing: &Standing| {
             let role = if standing.baseline { " (baseline)" } else { "" };
@@ -250,19 +249,13 @@ impl Contest {
 
     fn all_leads(&self) -> Table {
         let row = |lead: &Lead| {
-            let Estimate { value, low, high } = lead.difference;
             let said = match () {
                 () if self.independent_windows() < FEWEST_WINDOWS => TOO_FEW,
                 () if lead.difference.is_above_zero() => "better",
                 () if lead.difference.is_below_zero() => "worse",
                 () => "no difference shown",
             };
-            let points = format!(
-                "{} ({} to {})",
-                signed_points(value),
-                signed_points(low),
-                signed_points(high)
-            );
+            let points = lead.difference.with_interval(signed_points);
             vec![lead.name.clone(), lead.baseline.clone(), said.to_owned(), points]
         };
         Table {

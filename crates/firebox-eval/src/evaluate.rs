@@ -190,7 +190,7 @@ pub fn evaluate(
         of_random.push(fit(&parts));
     }
     let block = config.block.unwrap_or(together.block).clamp(1, pretrained.test.len());
-    let together = Together { block, order: together.order.clone() };
+    let together = Together { block, ..together.clone() };
     Ok(Some(measure(config, classes, pretrained, &together, [of_pretrained, of_random, of_raw])))
 }
 
@@ -275,6 +275,7 @@ fn measure(
         stream: Stream::new(config.seed, "evaluation bootstrap"),
         resamples: config.resamples,
         block,
+        units: together.units_in_order(),
         confidence: config.confidence,
     };
     let comparison = Comparison::new(&resampling, count, truth, &classifiers);

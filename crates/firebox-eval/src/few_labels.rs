@@ -159,6 +159,7 @@ impl FewLabels {
             stream: Stream::new(config.seed, "evaluation bootstrap"),
             resamples: config.resamples,
             block,
+            units: together.units_in_order(),
             confidence: config.confidence,
         };
         let count = classes.len();
@@ -294,13 +295,12 @@ impl FewLabels {
         let own = share.arms.iter().find(|score| score.arm == Arm::FineTuned)?;
         let value = own.metrics.get(&self.metric)?;
         let mut line = format!(
-            "with {} of the labels (about {:.0} windows) {} {} ({} to {})",
+            "with {} of the labels (about {:.0} windows) {} {}{}",
             percent(share.share),
             share.windows,
             percent(value.value),
             self.metric.name(),
-            percent(value.low),
-            percent(value.high)
+            within(value, percent)
         );
         if share.is_constant() {
             return Some(line + ", answering one class for every test window");
@@ -317,19 +317,19 @@ impl FewLabels {
         });
         if let Some(ArmDifference { baseline, difference }) = hardest {
             let name = baseline.map_or_else(|| self.named_majority(), |arm| arm.name().to_owned());
-            let (low, high) = (signed_points(difference.low), signed_points(difference.high));
+            let range = within(difference, signed_points);
             line += &match () {
                 () if difference.is_above_zero() => format!(
-                    ", {} points above {}{name} ({low} to {high})",
+                    ", {} points above {}{name}{range}",
                     points(difference.value),
                     if rivals(share).count() > 1 { "the best without pre-training, " } else { "" }
                 ),
                 () if difference.is_below_zero() => format!(
-                    ", worse than {name} by {} points ({low} to {high})",
+                    ", worse than {name} by {} points{range}",
                     points(difference.value.abs())
                 ),
                 () => format!(
-                    ", {} than {name}: {} points ({low} to {high})",
+                    ", {} than {name}: {} points{range}",
                     not_better([difference]),
                     signed_points(difference.value)
                 ),
@@ -433,6 +433,11 @@ fn deviation(values: &[f64]) -> Option<f64> {
     let mean = values.iter().sum::<f64>() / count;
     let square: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     (values.len() > 1).then(|| (square / (count - 1.0)).sqrt())
+}
+
+/// ` (81.0 % to 87.1 %)`, or nothing without an interval.
+fn within(estimate: &Estimate, format: fn(f64) -> String) -> String {
+    estimate.ends(format).map_or_else(String::new, |ends| format!(" ({ends})"))
 }
 
 #[cfg(test)]

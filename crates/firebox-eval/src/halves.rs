@@ -62,7 +62,13 @@ mod tests {
     use crate::Agreement;
 
     fn resampling(block: usize, resamples: u32) -> Resampling {
-        Resampling { stream: Stream::new(1, "halves"), resamples, block, confidence: 0.95 }
+        Resampling {
+            stream: Stream::new(1, "halves"),
+            resamples,
+            block,
+            units: vec![],
+            confidence: 0.95,
+        }
     }
 
     #[test]

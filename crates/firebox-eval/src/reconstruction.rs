@@ -283,8 +283,10 @@ impl ReconstructionTally {
             stream: Stream::new(config.seed, "reconstruction bootstrap"),
             resamples: config.resamples,
             block: config.block.unwrap_or(together.block).clamp(1, self.windows.len()),
+            units: together.units_in_order(),
             confidence: config.confidence,
-        };
+        }
+        .if_enough(self.windows.len());
         let all: Vec<u32> = together.sorted(&(0..self.windows.len() as u32).collect::<Vec<_>>());
         let value = self.means(&all);
         let resampled = resampling.map(self.windows.len(), |indices, _| {
@@ -507,7 +509,7 @@ mod tests {
                 tally.add(if place == 2 { &bare } else { window }).unwrap();
             }
             let config = EvalConfig { resamples: 50, ..EvalConfig::default() };
-            tally.finish(&config, &Together { block: 2, order }).unwrap()
+            tally.finish(&config, &Together { block: 2, order, units: vec![] }).unwrap()
         };
         let (sorted, plain) = (of(vec![5, 3, 1, 0, 2, 4]), of(vec![]));
         assert_eq!((sorted.windows, plain.windows), (5, 5));

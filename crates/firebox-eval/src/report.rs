@@ -145,6 +145,15 @@ pub struct Curves {
     pub clip_norm: Option<f64>,
 }
 
+impl Curves {
+    /// Optimizer steps that were taken, those that were skipped among them.
+    pub(crate) fn taken(&self) -> Option<u64> {
+        let of_points = self.steps.last().map(|point| point.step);
+        let of_epochs = self.epochs.last().map(|epoch| epoch.step);
+        of_points.max(of_epochs).max(self.skipped.last().copied())
+    }
+}
+
 /// A change of the loss scale: it falls when a gradient overflows, and the step is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScaleChange {

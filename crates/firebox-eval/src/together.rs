@@ -9,6 +9,9 @@ pub struct Together {
     /// The windows in an order in which those that hang together follow on one another, such as by time where several series
     /// have the same times. Empty: as they come.
     pub order: Vec<u32>,
+    /// The unit of each window, from 0, as they come, where windows of one hang together beside those of a block, such as those
+    /// of one series beside those of a moment. Empty: there is none.
+    pub units: Vec<u32>,
 }
 
 impl Default for Together {
@@ -20,7 +23,7 @@ impl Default for Together {
 impl Together {
     /// So many consecutive windows as they come.
     pub fn every(block: usize) -> Self {
-        Self { block: block.max(1), order: Vec::new() }
+        Self { block: block.max(1), order: Vec::new(), units: Vec::new() }
     }
 
     /// The values of all windows, in the order of these.
@@ -41,7 +44,27 @@ impl Together {
         let block = self.block.max(1).div_ceil(every.max(1));
         let place = |window: &u32| indices.binary_search(&(*window as usize)).ok();
         let order = self.order.iter().filter_map(place).map(|place| place as u32).collect();
-        Self { block, order }
+        let mut units: Vec<u32> = match self.units.is_empty() {
+            true => vec![],
+            false => indices.iter().map(|index| self.units[*index]).collect(),
+        };
+        number_anew(&mut units);
+        Self { block, order, units }
+    }
+
+    /// The units of all windows, in the order of these.
+    pub fn units_in_order(&self) -> Vec<u32> {
+        if self.units.is_empty() { vec![] } else { self.sorted(&self.units) }
+    }
+}
+
+/// Numbers units from 0 on, without those of which no window is left.
+fn number_anew(units: &mut [u32]) {
+    let mut known: Vec<u32> = units.to_vec();
+    known.sort_unstable();
+    known.dedup();
+    for unit in units {
+        *unit = known.partition_point(|own| own < unit) as u32;
     }
 }
 
@@ -86,10 +109,12 @@ mod tests {
 
     #[test]
     fn chosen_windows_keep_their_order() {
-        let all = Together { block: 12, order: vec![4, 0, 5, 1, 2, 3] };
+        let all =
+            Together { block: 12, order: vec![4, 0, 5, 1, 2, 3], units: vec![0, 0, 1, 1, 2, 2] };
+        assert_eq!(all.units_in_order(), [2, 0, 2, 0, 1, 1]);
         assert_eq!(all.sorted(&[10, 11, 12, 13, 14, 15]), [14, 10, 15, 11, 12, 13]);
         let chosen = all.of_chosen(&[1, 3, 4], 2);
-        assert_eq!(chosen, Together { block: 6, order: vec![2, 0, 1] });
+        assert_eq!(chosen, Together { block: 6, order: vec![2, 0, 1], units: vec![0, 1, 2] });
         assert_eq!(chosen.sorted(&["one", "three", "four"]), ["four", "one", "three"]);
         assert_eq!(Together::every(5).of_chosen(&[0, 2], 2), Together::every(3));
         assert_eq!(Together::every(0).sorted(&[1, 2]), [1, 2]);
@@ -134,7 +159,8 @@ mod tests {
                 truth.iter().zip(&guess).map(|(a, b)| f64::from(u8::from(a == b))).collect();
             let interval = |block| {
                 let stream = Stream::new(seed, "interval");
-                Resampling { stream, resamples: 400, block, confidence: 0.95 }.mean(&right)
+                Resampling { stream, resamples: 400, block, units: vec![], confidence: 0.95 }
+                    .mean(&right)
             };
             let holds = |block| {
                 let found = interval(block);
@@ -146,5 +172,69 @@ mod tests {
         let share = f64::from(held) / f64::from(runs as u32);
         assert!(share > 0.88, "{share}");
         assert!(f64::from(naive) / (runs as f64) < 0.75, "{naive}");
+    }
+
+    #[test]
+    fn intervals_of_windows_that_move_by_moments_and_by_units_hold_the_truth() {
+        let (moments, units, runs) = (20usize, 20usize, 200u64);
+        let [mut crossed, mut by_moment, mut by_unit] = [0u32; 3];
+        for seed in 0..runs {
+            let mut draws = Stream::new(seed, "effects").draws();
+            let mut signs = |count: usize| -> Vec<f64> {
+                (0..count).map(|_| if draws.chance(0.5) { 0.2 } else { -0.2 }).collect()
+            };
+            let [of_moment, of_unit] = [signs(moments), signs(units)];
+            let mut draws = Stream::new(seed, "right").draws();
+            // All units of a moment, then those of the next.
+            let right: Vec<f64> = (0..moments * units)
+                .map(|at| 0.5 + of_moment[at / units] + of_unit[at % units])
+                .map(|chance| f64::from(u8::from(draws.chance(chance))))
+                .collect();
+            let holds = |block, units: Vec<u32>, values: &[f64]| {
+                let stream = Stream::new(seed, "interval");
+                let resampling =
+                    Resampling { stream, resamples: 400, block, units, confidence: 0.95 };
+                let found = resampling.mean(values);
+                u32::from(found.low <= 0.5 && 0.5 <= found.high)
+            };
+            let numbers: Vec<u32> = (0..moments * units).map(|at| (at % units) as u32).collect();
+            let one_by_one: Vec<f64> =
+                (0..moments * units).map(|at| right[at % moments * units + at / moments]).collect();
+            crossed += holds(units, numbers, &right);
+            by_moment += holds(units, vec![], &right);
+            by_unit += holds(moments, vec![], &one_by_one);
+        }
+        let share = |held: u32| f64::from(held) / runs as f64;
+        let all = [share(crossed), share(by_moment), share(by_unit)];
+        assert!(all[0] >= 0.92 && all[1] <= 0.9 && all[2] <= 0.9, "{all:?}");
+    }
+
+    #[test]
+    fn a_window_comes_as_often_as_its_block_and_its_unit_are_drawn() {
+        let units: Vec<u32> = (0..60).map(|at| at % 6).collect();
+        let stream = Stream::new(4, "crossed");
+        let crossed = Resampling { stream, resamples: 1, block: 6, units, confidence: 0.95 };
+        let plain = Resampling { units: vec![], ..crossed.clone() };
+        for resample in 0..50 {
+            let count = |drawn: Vec<u32>| {
+                let mut counts = vec![0usize; 60];
+                drawn.into_iter().for_each(|at| counts[at as usize] += 1);
+                counts
+            };
+            let (all, blocks) =
+                (count(crossed.indices(60, resample)), count(plain.indices(60, resample)));
+            let of_unit = |unit: usize| (0..60).filter(move |at| at % 6 == unit);
+            for unit in 0..6 {
+                let times: Vec<usize> = of_unit(unit)
+                    .filter(|at| blocks[*at] > 0)
+                    .map(|at| {
+                        assert_eq!(all[at] % blocks[at], 0);
+                        all[at] / blocks[at]
+                    })
+                    .collect();
+                assert!(times.windows(2).all(|pair| pair[0] == pair[1]), "{times:?}");
+                assert!(of_unit(unit).all(|at| blocks[at] > 0 || all[at] == 0));
+            }
+        }
     }
 }

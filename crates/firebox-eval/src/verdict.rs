@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::FEWEST_BLOCKS;
 use crate::text::{count, list, percent, points, signed_points, significant};
-use crate::{Difference, Evaluation, Head, Reconstruction, Reduction, Subject};
+use crate::{Difference, Estimate, Evaluation, Head, Reconstruction, Reduction, Subject};
 
 /// Independent test windows below which nothing is claimed.
 pub(crate) const FEWEST_WINDOWS: usize = 20;
@@ -61,11 +61,10 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
     let own = score.map(|score| score.metric(metric)).unwrap_or_default();
     let interval = percent_interval(evaluation.confidence);
     let reach = format!(
-        "a linear probe on the frozen encoder reaches {} test {} ({interval} {} to {})",
+        "a linear probe on the frozen encoder reaches {} test {}{}",
         percent(own.value),
         metric.name(),
-        percent(own.low),
-        percent(own.high)
+        own.ends(percent).map_or_else(String::new, |ends| format!(" ({interval} {ends})"))
     );
     let against: Vec<&Difference> = evaluation
         .differences
@@ -156,7 +155,14 @@ pub(crate) fn compared(reconstruction: &Reconstruction) -> Option<String> {
     } else {
         [-reduction.high, -reduction.low]
     };
-    let range = format!("({interval} {} to {})", percent(low), percent(high));
+    let ends = Estimate { low, high, ..*reduction }.ends(percent);
+    let Some(range) = ends.map(|ends| format!("({interval} {ends})")) else {
+        let (word, windows) =
+            (if reduction.value >= 0.0 { "below" } else { "above" }, reconstruction.windows);
+        return Some(format!(
+            "the model's error on masked steps is {size} {word} that of {fill}, of too few windows ({windows}) to say more"
+        ));
+    };
     let word = if reduction.value >= 0.0 { "below" } else { "above" };
     let error = "the model's error on masked steps is";
     Some(if reduction.is_above_zero() {

@@ -20,7 +20,13 @@ fn floats(value: &Value) -> Vec<f64> {
 }
 
 fn resampling(block: usize) -> Resampling {
-    Resampling { stream: Stream::new(1, "bootstrap"), resamples: 1000, block, confidence: 0.95 }
+    Resampling {
+        stream: Stream::new(1, "bootstrap"),
+        resamples: 1000,
+        block,
+        units: vec![],
+        confidence: 0.95,
+    }
 }
 
 fn outputs(count: usize) -> Vec<ForecastOutput> {

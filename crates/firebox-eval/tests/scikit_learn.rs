@@ -132,6 +132,7 @@ fn bootstrap_intervals_agree_within_their_own_chance() {
         stream: Stream::new(1, "golden"),
         resamples: 20_000,
         block: 1,
+        units: vec![],
         confidence: 0.95,
     };
     let classifiers = [right, other].map(Predictions::single);

@@ -641,6 +641,19 @@ def own_scale(values):
     return scale if scale > abs(values.mean()) * 1e-12 else 0.0
 
 
+PRICES = ("open", "high", "low", "close")
+
+
+def is_rounding(level, changes):
+    """Whether changes scatter by no more than how their levels were rounded, to float64 or to float32."""
+    if len(changes) == 0:
+        return True
+    mean, deviation, largest = abs(changes.mean()), changes.std(), abs(level).max()
+    single = (level.astype(np.float32) == level).all() and (level % 1 != 0).any()
+    return deviation <= 2 * np.finfo(np.float64).eps * largest or (
+        deviation < mean and deviation <= np.finfo(np.float32).eps * largest and single)
+
+
 def normalise(window, card):
     """A window [time, channel] of raw values, with the channels of the card, as the model reads it: float32."""
     window = np.asarray(window, np.float64)
@@ -654,9 +667,10 @@ def normalise(window, card):
             center, scale = window[:, channel].mean(), own_scale(window[:, channel]) or scale
         elif normaliser["kind"] == "window-relative":
             # Prices share the map of the close.
-            level = window[:, roles.index("close") if role != "other" and "close" in roles else channel]
+            level = window[:, roles.index("close") if role in PRICES and "close" in roles else channel]
             changes = np.diff(level)
-            center, scale = level[0], own_scale(changes) * np.sqrt(len(changes)) or scale
+            own = 0.0 if is_rounding(level, changes) else own_scale(changes)
+            center, scale = level[0], own * np.sqrt(len(changes)) or scale
         else:
             assert normaliser["kind"] in ("none", "standard", "robust"), normaliser["kind"]
         out[:, channel] = (window[:, channel] - center) * (1 / scale)

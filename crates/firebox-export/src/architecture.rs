@@ -387,12 +387,16 @@ impl Model {
             Self::BilstmAttention(model) => Self::BilstmAttention(model.in_precision(precision)),
             Self::Dilated(model) => Self::Dilated(model.in_precision(precision)),
             Self::Recurrent(model) => Self::Recurrent(model.in_precision(precision)),
-            // What is below the head stays f32.
             Self::RecurrentClassifier(model) => {
+                let model = model.map_encoder(|encoder| encoder.in_precision(precision));
                 Self::RecurrentClassifier(model.in_precision(precision))
             }
-            Self::PatchClassifier(model) => Self::PatchClassifier(model.in_precision(precision)),
+            Self::PatchClassifier(model) => {
+                let model = model.map_encoder(|encoder| encoder.in_precision(precision));
+                Self::PatchClassifier(model.in_precision(precision))
+            }
             Self::EncoderClassifier(model) => {
+                let model = model.map_encoder(|encoder| encoder.in_precision(precision));
                 Self::EncoderClassifier(model.in_precision(precision))
             }
             Self::Masked(model) => Self::Masked(model.in_precision(precision)),

@@ -19,7 +19,7 @@ use crate::products::{add_to_columns, product};
 #[cfg(feature = "cube")]
 use crate::products::{product_in_halves, shifted_in_halves};
 use crate::profile::kernel_span;
-use crate::rounded::{halved, rounded};
+use crate::rounded::{halved, refuse_missing, rounded};
 use crate::strides::{matrix, readable};
 
 type Primitive = FloatTensor<Flex>;
@@ -159,6 +159,7 @@ pub(crate) fn matmul<const D: usize>(
     if let Some(product) = product_in_halves(precision, &left, &right) {
         return product;
     }
+    refuse_missing(&left, narrow);
     let wide = left.dtype();
     product(precision, left.cast(narrow), right.cast(narrow)).cast(wide)
 }

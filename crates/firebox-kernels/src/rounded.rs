@@ -29,6 +29,7 @@ pub fn rounded<const D: usize>(tensor: Tensor<D>, precision: Precision) -> Tenso
     };
     let fits = is_flex(&tensor) && tensor.shape().num_elements() > 0;
     if !fits || CpuKernels::fused().is_none() {
+        refuse_missing(&tensor, float.into());
         return tensor.cast(float).cast(kept);
     }
     let run = |tensor: FloatTensor<Flex>| {
@@ -46,6 +47,26 @@ pub fn rounded<const D: usize>(tensor: Tensor<D>, precision: Precision) -> Tenso
         OpsKind::Tracked(prepared) => prepared.finish(narrow, result),
         OpsKind::UnTracked(prepared) => prepared.finish(result),
     })
+}
+
+/// Refuses a type that a GPU does not have: it would keep the numbers as they are, or make others of them, without a word.
+///
+/// # Panics
+/// Then.
+#[track_caller]
+pub(crate) fn refuse_missing<const D: usize>(tensor: &Tensor<D>, dtype: DType) {
+    #[cfg(feature = "cube")]
+    {
+        use crate::cuts::{GpuKernels, NoGpuKernels};
+        let has = GpuKernels::computes(&tensor.device(), dtype);
+        assert!(
+            !matches!(has, Err(NoGpuKernels::Type { .. })),
+            "{:?} has no numbers in {dtype:?}: compute in f32 there, or in another type that it has",
+            tensor.device()
+        );
+    }
+    #[cfg(not(feature = "cube"))]
+    let _ = (tensor, dtype);
 }
 
 /// The operand of a product that the CPU kernels compute in f32: rounded where it is one in f16, for

@@ -78,8 +78,9 @@ impl BiLstmMaeConfig {
             let (found, allowed) = (self.dropout.to_string(), "at least 0 and below 1");
             return Err(ModelError::Setting { key: "dropout", found, allowed });
         }
-        if !(self.latent_weight >= 0.0 && self.latent_weight.is_finite()) {
-            let (found, allowed) = (self.latent_weight.to_string(), "finite and not negative");
+        if !(self.latent_weight >= 0.0 && (self.latent_weight as f32).is_finite()) {
+            let (found, allowed) =
+                (self.latent_weight.to_string(), "finite in f32 and not negative");
             return Err(ModelError::Setting { key: "latent_weight", found, allowed });
         }
         self.mask.validate()

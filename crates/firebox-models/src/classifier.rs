@@ -215,6 +215,12 @@ impl<E: Encoder> Classifier<E> {
         Self { precision, ..self }
     }
 
+    /// The same model with what this makes of its encoder, such as one whose products are of another type.
+    #[must_use]
+    pub fn map_encoder(self, change: impl FnOnce(E) -> E) -> Self {
+        Self { encoder: change(self.encoder), ..self }
+    }
+
     /// Attention to all valid steps around a residual connection, and LayerNorm.
     fn attend(
         &self,

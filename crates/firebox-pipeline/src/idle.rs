@@ -68,6 +68,28 @@ fn say(layer: &str, key: &str, idle: &Idle) -> String {
 
 /// The keys that do nothing with these settings.
 fn idle(config: &PipelineConfig) -> Vec<Idle> {
+    let mut idle = of_kind(config);
+    if config.loader.tokens > 0 {
+        let why = "`loader.tokens` says how large batches are";
+        idle.extend(["loader.batch_size", "finetune.batch_size"].map(|key| Idle::of(key, why)));
+    }
+    let tables = ["finetune", "forecast", "multitimeframe", "pseudolabel"];
+    let maskings = [
+        config.finetune.as_ref().map(|table| table.masking),
+        config.forecast.as_ref().map(|table| table.masking),
+        config.multitimeframe.as_ref().map(|table| table.masking),
+        config.pseudolabel.as_ref().map(|table| table.masking),
+    ];
+    for (table, masking) in tables.into_iter().zip(maskings) {
+        if masking.is_some_and(|masking| masking.time_masks == 0) {
+            let why = "no stretches are hidden without `time_masks` beside it";
+            idle.push(Idle::of(&format!("{table}.masking.longest"), why));
+        }
+    }
+    idle
+}
+
+fn of_kind(config: &PipelineConfig) -> Vec<Idle> {
     match config.pipeline {
         Kind::Finetune => of_arms(&config.finetune.clone().unwrap_or_default()),
         Kind::Multitimeframe => {

@@ -1,12 +1,13 @@
 //! The content keys of a pipeline's results, from settings alone: nothing is read but the files
 //! whose content the first key is.
 
-use firebox_core::{EqualPolicy, Key, KeyBuilder, Labels, SplitRule};
+use firebox_core::{EqualPolicy, Key, KeyBuilder, Labels, Normalisation, SplitRule};
 use firebox_loader::Shuffle;
 use firebox_train::{CheckpointConfig, NonFinite, TrainConfig};
 use serde::Serialize;
 
 use crate::feed::{drawn_on_device, effective};
+use crate::moments::horizon;
 use crate::{PipelineConfig, WindowConfig};
 
 /// Keys of every result, each containing those before it.
@@ -18,6 +19,10 @@ pub(crate) struct Keys {
     pub(crate) training: Key,
     pub(crate) evaluation: Key,
 }
+
+/// Version of what is measured after training: raised when it says something else of the same model, such as intervals
+/// that know of more, so that finished runs are measured anew.
+pub(crate) const EVALUATION: u32 = 2;
 
 impl Keys {
     /// The keys below the series of this key. `arithmetic` (backend and kernels) is part of them,
@@ -56,17 +61,31 @@ impl Keys {
             && config.data.test.is_none()
             && matches!(config.labels, Labels::Last | Labels::Majority { .. })
         {
-            windows = windows.field("classes", "of series");
+            windows = windows.field("classes", "mostly of series");
         }
         // Series whose steps are all of one class of a column were once drawn regardless of classes.
         if config.data.columns.label.is_some()
             && (of_given || matches!(config.split, Some(SplitRule::Series { .. })))
         {
-            windows = windows.field("classes", "of columns");
+            windows = windows.field("classes", "mostly of columns");
         }
         // Series that have steps of each other were once drawn for several parts.
         if of_given || matches!(config.split, Some(SplitRule::Series { .. })) {
             windows = windows.field("steps", "together");
+        }
+        // Groups that have the same times were once drawn as a whole, whatever was told of them.
+        if config.split.is_none()
+            && config.data.test.is_none()
+            && config.data.is_grouped()
+            && horizon(config) > 0
+        {
+            windows = windows.field("moments", "in common");
+        }
+        // What rounding leaves of an even rise was once the volatility of a window.
+        if config.window.normalise == Normalisation::WindowRelative
+            || matches!(config.labels, Labels::Forward { .. })
+        {
+            windows = windows.field("volatility", "above rounding");
         }
         let windows = windows.finish();
         let augmented = firebox_cache::augmented_key(windows, &effective(&config.augment), seed);
@@ -90,7 +109,7 @@ impl Keys {
 
     /// The same with another training, and what is measured after it.
     pub(crate) fn trained(self, training: Key, config: &PipelineConfig) -> Self {
-        let evaluation = Key::builder("evaluation", 1)
+        let evaluation = Key::builder("evaluation", EVALUATION)
             .upstream("training", training)
             .field("evaluate", json(&config.evaluate))
             .finish();

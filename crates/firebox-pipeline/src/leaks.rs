@@ -14,6 +14,7 @@ use firebox_data::{Change, DataError, Original, first_difference};
 
 use crate::feed::local;
 use crate::forecast::{channels, samples};
+use crate::moments::known_from_training;
 use crate::stages::automatic;
 use crate::{Kind, PipelineConfig, PipelineError, Prepared, measure};
 
@@ -130,6 +131,9 @@ impl<'a> Checking<'a> {
                 folds => format!("{folds} folds"),
             }
         ));
+        let known =
+            |(_, split): &(String, Split)| known_from_training(self.config, split, self.clock);
+        lines.extend(self.splits.iter().filter_map(known).map(|said| format!("but: {said}")));
         Ok(LeakCheck { lines, conclusion: self.conclusion(windows) })
     }
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use firebox_core::AugmentMode;
+use firebox_core::{AugmentMode, count};
 use firebox_eval::{Advice, Chart, Fact, Line, Machine, Measure, Report, Table};
 use firebox_loader::Resident;
 use firebox_monitor::{
@@ -18,7 +18,7 @@ use crate::chain::Work;
 use crate::error::{PipelineError, at};
 use crate::folder::{Attempts, PIPELINE, replay};
 use crate::stages::{Run, training};
-use crate::{PipelineConfig, sub};
+use crate::{Kind, PipelineConfig, sub};
 
 /// Where the report lies and what its first line says.
 pub(crate) struct Reported {
@@ -49,7 +49,7 @@ pub(crate) fn complete(
     report.profile = profile;
     report.curves.clip_norm = run.config.train.clip;
     let common = [
-        Fact::new("batch", run.config.loader.batch_size.to_string()),
+        Fact::new("batch", batch(run.config)),
         Fact::new("precision", run.config.run.precision.to_string()),
         Fact::new("seed", run.config.run.seed.to_string()),
     ];
@@ -66,6 +66,15 @@ pub(crate) fn complete(
     report.created = now();
     let written = report.write(path)?;
     Ok(Reported { page: written.html, verdict: report.verdict.sentence })
+}
+
+/// How large batches are.
+fn batch(config: &PipelineConfig) -> String {
+    let steps = if config.pipeline == Kind::Text { "token" } else { "step" };
+    match config.loader.tokens {
+        0 => config.loader.batch_size.to_string(),
+        tokens => format!("{} with their padding", count(tokens as u64, steps)),
+    }
 }
 
 /// This moment, as text.

@@ -102,6 +102,10 @@ fn split(config: &PipelineConfig, checks: Option<&Checks>) -> String {
         && checks.is_some_and(|checks| checks.span.is_some() && checks.series > 1);
     let (rule, why) = match (config.split, checks) {
         (Some(rule), _) => (rule, "as written"),
+        (None, _) if !given && config.data.is_grouped() && crate::moments::horizon(config) > 0 => {
+            return "follows from the data: whole groups are drawn for each part, or by time where groups have the same times"
+                .to_owned();
+        }
         (None, Some(_)) if by_classes => {
             return "follows from the data: by time, or by whole series where several have no times or each has one class throughout"
                 .to_owned();

@@ -7,12 +7,13 @@ use firebox_eval::{Together, block_of_labels};
 
 use crate::PipelineConfig;
 use crate::measure::units_of;
+use crate::moments::{in_common, is_calendar, of_windows};
 use crate::stages::Windows;
 
 /// Which windows of a test part hang together, which intervals must know: those that share a step of their values or labels,
 /// of all series at a moment where several have the same times, and as many as labels persist over; where the series of the
-/// test part are others than those that were trained on, all of one of them, or of a group. What is alike in the windows of
-/// one subject says nothing of other subjects.
+/// test part are others than those that were trained on, all of one of them, or of a group, beside those of a moment. What is
+/// alike in the windows of one subject says nothing of other subjects.
 pub(crate) fn together(
     config: &PipelineConfig,
     windows: &Windows,
@@ -24,20 +25,44 @@ pub(crate) fn together(
         SplitRule::Series { .. } => true,
         SplitRule::Given { .. } => are_others(set),
     };
-    if is_apart || set.groups() > 0 {
+    let (has_clock, whole) = (windows.ingested.checks.span.is_some(), config.window.whole);
+    let footprint = config.window.length + config.labels.horizon();
+    let is_by_time = matches!(windows.rule, SplitRule::Time { .. });
+    if is_apart || (set.groups() > 0 && !is_by_time) {
         let units = set.units();
-        let of_a_unit = size_of_units(list, |series| units[series as usize]);
-        let share_a_step = match config.window.whole {
-            true => 1,
-            false => config.window.length.div_ceil(config.window.stride),
-        };
-        return Together::every(of_a_unit.max(share_a_step));
+        let unit = |series: u32| units[series as usize];
+        let share_a_step =
+            if whole { 1 } else { config.window.length.div_ceil(config.window.stride) };
+        let of_a_unit = size_of_units(list, unit).max(share_a_step);
+        let spans = of_windows(set, list, unit);
+        if whole || !is_calendar(set, has_clock) || in_common(&spans, |_| true) < 0.5 {
+            return Together::every(of_a_unit);
+        }
+        let timed = in_time(list, set, footprint, config.window.stride, has_clock);
+        return crossed(timed, of_a_unit, list, unit);
     }
-    if config.window.whole {
+    if whole {
         return Together::every(1);
     }
-    let footprint = config.window.length + config.labels.horizon();
-    in_time(list, set, footprint, config.window.stride, windows.ingested.checks.span.is_some())
+    in_time(list, set, footprint, config.window.stride, has_clock)
+}
+
+/// Windows that hang together by moments and by units, such as those of assets that are new to the model and move together:
+/// there are as many independent ones as there are blocks of the one or of the other, whichever are fewer.
+fn crossed(
+    timed: Together,
+    of_a_unit: usize,
+    windows: &WindowList,
+    unit: impl Fn(u32) -> usize,
+) -> Together {
+    let mut numbers = BTreeMap::<usize, u32>::new();
+    let number = |window: firebox_core::Window| {
+        let next = numbers.len() as u32;
+        *numbers.entry(unit(window.series)).or_insert(next)
+    };
+    let units: Vec<u32> = windows.iter().map(number).collect();
+    let block = timed.block.max(of_a_unit).min(windows.len().max(1));
+    Together { block, units, ..timed }
 }
 
 /// Whether the series to test on are others than those to train on, and not their later parts: several, of other names.
@@ -106,7 +131,7 @@ pub(crate) fn in_time(
     let at_once = all.div_ceil(order.len().max(1) as u64) as usize;
     // Labels persist over as many windows of each of the series that go on at once.
     let block = (at_once * block).div_ceil(share_a_step.max(1)).max(block);
-    Together { block: block.clamp(1, order.len().max(1)), order }
+    Together { block: block.clamp(1, order.len().max(1)), order, units: vec![] }
 }
 
 #[cfg(test)]
@@ -182,6 +207,19 @@ mod tests {
         // Without a clock, nothing is known of their times.
         let without = in_time(windows, part.set(), 20, 10, false);
         assert!(without.order.is_empty() && without.block <= 3, "{without:?}");
+    }
+
+    #[test]
+    fn windows_of_new_series_hang_together_by_moments_too() {
+        let part = test_part(&[0, 0, 0, 0], 1000, 10, noise);
+        let timed = of(&part, 20, 10);
+        let found = crossed(timed.clone(), 5, part.windows(), |series| 7 + series as usize / 2);
+        assert_eq!((found.block, &found.order), (timed.block, &timed.order));
+        let per_series = part.len() / 4;
+        let expected = |at: usize| u32::from(at >= 2 * per_series);
+        assert!(found.units.iter().enumerate().all(|(at, unit)| *unit == expected(at)));
+        // The fewer of the two are what there is.
+        assert_eq!(crossed(timed, 90, part.windows(), |series| series as usize).block, 90);
     }
 
     #[test]

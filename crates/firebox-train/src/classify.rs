@@ -55,8 +55,8 @@ impl ClassLoss {
                 check("loss.label_smoothing", label_smoothing, fits, "from 0 to 1")
             }
             Self::Focal { gamma } => {
-                let fits = |gamma: f64| gamma >= 0.0 && gamma.is_finite();
-                check("loss.focal.gamma", gamma, fits, "0 or more and finite")
+                let fits = |gamma: f64| gamma >= 0.0 && (gamma as f32).is_finite();
+                check("loss.focal.gamma", gamma, fits, "0 or more, and finite in f32")
             }
         }
     }

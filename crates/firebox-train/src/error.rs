@@ -174,19 +174,22 @@ pub enum TrainError {
     /// Each update was undone by a rollback, so nothing was learnt.
     #[error(
         "no update is left of {steps} steps, so nothing was learnt: weights and optimizer went back {rollbacks} times, \
-         and nothing but the weights of the start is left; lower the optimizer's `learning_rate` or `train.clip`, look for \
-         values that are not finite in the data, or set `train.non_finite` to `stop` to see the first step"
+         and nothing but the weights of the start is left, at a loss scale of {scale}; lower `train.loss_scale.static` if it is \
+         set, or the optimizer's `learning_rate`, look for values that are not finite in the data, or set `train.non_finite` to \
+         `stop` to see the first step"
     )]
     Undone {
         /// Steps.
         steps: u64,
         /// How often they went back.
         rollbacks: u64,
+        /// The loss scale.
+        scale: f64,
     },
     /// Every step overflowed, so nothing was learnt.
     #[error(
         "the gradients of all {steps} steps overflowed, down to a loss scale of {scale}; lower \
-         `train.loss_scale.dynamic.initial`, or train longer"
+         `train.loss_scale.dynamic.initial`"
     )]
     Overflowed {
         /// Steps.

@@ -112,11 +112,16 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
     for group in &config.groups {
         let rate = group.learning_rate.unwrap_or(1.0);
         let base = config.optimizer.learning_rate();
-        let fits = |rate: f64| rate > 0.0 && (rate / base).is_finite();
+        let fits = |rate: f64| rate > 0.0 && (rate / base).is_finite() && (rate as f32).is_finite();
         let allowed = "above 0, and a finite multiple of the optimizer's";
         check("groups.learning_rate", rate, fits, allowed)?;
         let decay = group.weight_decay.unwrap_or(0.0);
-        check("groups.weight_decay", decay, |v| v >= 0.0 && v.is_finite(), "0 or more and finite")?;
+        check(
+            "groups.weight_decay",
+            decay,
+            |v| v >= 0.0 && (v as f32).is_finite(),
+            "0 or more, and finite in f32",
+        )?;
         let in_run = |epoch: u64| (1..=config.epochs).contains(&epoch);
         let allowed = "at least 1 and at most `train.epochs`, or `frozen = true` in its place for \
                        parameters that are never trained";

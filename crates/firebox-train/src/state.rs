@@ -26,6 +26,9 @@ pub struct State {
     pub position: Position,
     /// The step after which an epoch was last closed.
     pub closed_at: u64,
+    /// Updates that were applied until then.
+    #[serde(default)]
+    pub closed_updates: u64,
     /// Epochs closed so far.
     pub epochs: u64,
     /// Training loss of the epoch so far.
@@ -137,6 +140,7 @@ impl State {
             step: 0,
             position: Position::START,
             closed_at: 0,
+            closed_updates: 0,
             epochs: 0,
             running: Mean::default(),
             plateau: PlateauState::default(),

@@ -97,7 +97,7 @@ where
     let rollbacks = state.counts.rollbacks;
     let undone = rollbacks > 0 && optimizer.updates == 0;
     if outcome != Outcome::Interrupted && undone {
-        return Err(TrainError::Undone { steps: state.step, rollbacks });
+        return Err(TrainError::Undone { steps: state.step, rollbacks, scale });
     }
     if outcome != Outcome::Interrupted && state.step > 0 && state.updates() == 0 {
         let steps = state.step;
@@ -676,14 +676,18 @@ impl<M: Module> Session<'_, M> {
             if best {
                 state.best = Some(Best { step, epoch, loss });
             }
-            if let Some(settings) = &self.config.early_stopping {
-                state.early.observe(loss, settings);
+            // Of an epoch whose steps were all skipped, it is the loss of the model before, and says nothing new.
+            if state.updates() != state.closed_updates || state.epochs == 0 {
+                if let Some(settings) = &self.config.early_stopping {
+                    state.early.observe(loss, settings);
+                }
+                self.config.schedule.observe(loss, &mut state.plateau);
             }
-            self.config.schedule.observe(loss, &mut state.plateau);
         }
         let train_loss = std::mem::take(&mut state.running).value();
         state.epochs += 1;
         state.closed_at = step;
+        state.closed_updates = state.updates();
         state.position = Position { epoch, batch: 0 };
         let seconds = time.as_secs_f64();
         self.tell_times()?;

@@ -297,7 +297,7 @@ fn a_run_of_which_no_update_is_left_is_no_result() {
     // With checkpoints between, which hold weights that were gone back to.
     for every in [100, 2] {
         let error = run(6, every).unwrap_err();
-        assert!(matches!(error, TrainError::Undone { steps: 6, rollbacks: 3 }), "{error}");
+        assert!(matches!(error, TrainError::Undone { steps: 6, rollbacks: 3, .. }), "{error}");
         assert!(error.to_string().contains("no update is left of 6 steps"), "{error}");
         // One is.
         assert_ne!(run(7, every).unwrap(), weights(&point()));

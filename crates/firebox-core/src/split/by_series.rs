@@ -137,7 +137,7 @@ fn draw(
     stream: Stream,
     parts: &mut [usize],
 ) {
-    let classes: Vec<Option<u32>> = set.series().iter().map(Series::only_class).collect();
+    let classes: Vec<Option<u32>> = set.series().iter().map(Series::main_class).collect();
     let class = |index: usize| classes[index];
     let mut by_class = std::collections::BTreeMap::<Option<u32>, Vec<Vec<usize>>>::new();
     let mut staying = std::collections::BTreeMap::<Option<u32>, usize>::new();

@@ -82,8 +82,8 @@ pub(super) fn part_by_time(
 ) -> Option<usize> {
     let steps = window.steps();
     // The gap is counted in steps of this series after each boundary that lies within it.
-    let after = |boundary: usize| if boundary == 0 { 0 } else { boundary + gap };
-    let end = steps.end + horizon;
+    let after = |boundary: usize| if boundary == 0 { 0 } else { boundary.saturating_add(gap) };
+    let end = steps.end.saturating_add(horizon);
     if end <= validation {
         Some(0)
     } else if steps.start >= after(validation) && end <= test {

@@ -94,7 +94,7 @@ fn cut(set: &SeriesSet, rule: &WindowRule, labels: &Labels) -> WindowList {
             continue;
         }
         for segment in &series.segments {
-            let last = segment.end.checked_sub(rule.length + horizon);
+            let last = segment.end.checked_sub(rule.length.saturating_add(horizon));
             for start in
                 last.map(|last| segment.start..last + 1).into_iter().flatten().step_by(rule.stride)
             {

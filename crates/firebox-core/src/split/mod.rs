@@ -78,7 +78,7 @@ pub fn split(
         let part = match rule {
             SplitRule::Time { gap, .. } => {
                 let horizon = labels.horizon();
-                let gap = gap.unwrap_or(length + horizon);
+                let gap = gap.unwrap_or(length.saturating_add(horizon));
                 part_by_time(&window, places_of[series], gap, horizon)
             }
             _ if parts_of_series[series] == LEFT_OUT => continue,

@@ -59,7 +59,7 @@ pub fn evaluate_forecasts(
     let block = resampling.block.clamp(1, windows);
     let resamples = if windows / block < FEWEST_BLOCKS { 0 } else { resampling.resamples };
     let resampled =
-        Resampling { resamples, ..*resampling }.map_blocks(windows, |blocks, stream| {
+        Resampling { resamples, ..resampling.clone() }.map_blocks(windows, |blocks, stream| {
             sums.metrics(blocks, |place, runs| match runs {
                 1 => vec![0],
                 _ => {

@@ -7,7 +7,7 @@ use super::plot::{escape, prose};
 use super::{Report, Table, sections};
 use crate::text::{count, duration, percent, significant};
 use crate::verdict::{baseline, percent_interval};
-use crate::{Head, Outcome, Subject};
+use crate::{Estimate, Head, Outcome, Subject};
 
 /// How the footer of every page begins.
 pub(super) const MADE_BY: &str = "Made by Firebox";
@@ -103,12 +103,7 @@ impl Report {
         let metric = evaluation.metric;
         let own = evaluation.score(Subject::PreTrained, Some(Head::Logistic));
         let own = own.map(|score| score.metric(metric)).unwrap_or_default();
-        let interval = format!(
-            "{}: {} to {}",
-            percent_interval(evaluation.confidence),
-            percent(own.low),
-            percent(own.high)
-        );
+        let interval = interval_of(&own, evaluation.confidence);
         let baselines = evaluation.scores.iter().filter(|score| {
             score.subject != Subject::PreTrained && score.head != Some(Head::Neighbours)
         });
@@ -141,20 +136,14 @@ impl Report {
             "lower" => (estimate.low, estimate.high),
             _ => (-estimate.high, -estimate.low),
         };
-        let interval = format!(
-            "{}: {} to {}",
-            percent_interval(reconstruction.confidence),
-            percent(low),
-            percent(high)
-        );
+        let interval = interval_of(&Estimate { low, high, ..estimate }, reconstruction.confidence);
         let against = format!("error on masked steps than {}", hardest.fill.name());
         card("Reconstruction", &value, &[against, interval], tone)
     }
 
     fn training_card(&self) -> String {
         let epochs = &self.curves.epochs;
-        let steps = self.curves.steps.last().map(|point| point.step);
-        let steps = steps.or(epochs.last().map(|epoch| epoch.step)).unwrap_or(0);
+        let steps = self.curves.taken().unwrap_or(0);
         let total = format!("{}, {}", count(epochs.len(), "epoch"), count(steps as usize, "step"));
         match (self.best_epoch(), epochs.last()) {
             (Some((epoch, loss)), _) => card(
@@ -290,6 +279,14 @@ fn cell(text: &str) -> String {
             format!("<b>{}</b> <span class=\"interval\">{}</span>", escape(value), escape(rest))
         }
         _ => escape(text),
+    }
+}
+
+/// `95 % interval: 81.0 % to 87.1 %`.
+fn interval_of(estimate: &Estimate, confidence: f64) -> String {
+    match estimate.ends(percent) {
+        Some(ends) => format!("{}: {ends}", percent_interval(confidence)),
+        None => "too few windows for an interval".to_owned(),
     }
 }
 

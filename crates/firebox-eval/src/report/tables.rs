@@ -16,11 +16,7 @@ fn table<const N: usize>(title: &str, note: String, columns: [&str; N]) -> Table
 
 /// `84.2 % (81.0 % to 87.1 %)`, or the value alone where there is no interval.
 pub(super) fn with_interval(estimate: Estimate, format: fn(f64) -> String) -> String {
-    let Estimate { value, low, high } = estimate;
-    match estimate.has_interval() {
-        true => format!("{} ({} to {})", format(value), format(low), format(high)),
-        false => format(value),
-    }
+    estimate.with_interval(format)
 }
 
 /// A subject with its head: `pre-trained encoder, linear probe`.

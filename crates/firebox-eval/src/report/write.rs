@@ -53,7 +53,7 @@ impl Report {
             "reconstruction": self.reconstruction,
             "results": self.figures,
             "training": {
-                "steps": self.curves.steps.last().map(|point| point.step),
+                "steps": self.curves.taken(),
                 "skipped_steps": self.curves.skipped.len(),
                 "loss_scale": self.curves.loss_scales.last().map(|change| change.scale),
                 "epochs": self.curves.epochs.len(),

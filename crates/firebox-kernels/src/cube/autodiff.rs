@@ -94,7 +94,7 @@ fn of_weights<B: ProductOps>(
     way: Option<ProductWay>,
 ) -> FloatTensor<B> {
     let [directions, batch, time, width] = d_gates.shape().dims();
-    let parts = parts(batch);
+    let parts = parts(batch, directions * width * width / 4);
     let split = |tensor: FloatTensor<B>, columns: usize| {
         let rows = batch / parts * time;
         B::float_reshape(tensor, [directions, parts, rows, columns].into())

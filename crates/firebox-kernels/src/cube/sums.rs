@@ -55,19 +55,21 @@ pub(super) fn over_rows(
     [matrices, rows, width]: [usize; 3],
     to: DType,
 ) -> CubeTensor {
-    if !is_countable(matrices * rows * width) {
-        // Burn's own sum counts in 64 bits where it has to.
+    let hardware = without_cores(&x.client);
+    let columns = Columns::summed(&hardware, matrices, rows, width);
+    let few = Columns::summed(&hardware, matrices, columns.cubes, width).alone();
+    let fit = [columns, few].iter().all(|columns| columns.fit(&hardware, matrices));
+    if !is_countable(matrices * rows * width) || !fit {
+        // Burn's own sum counts in 64 bits where it has to, and spreads its cubes along all axes.
         let x = CubeBackend::float_reshape(x, [matrices, rows, width].into());
         let sums = CubeBackend::float_cast(CubeBackend::float_sum_dim(x, 1), to.into());
         return CubeBackend::float_reshape(sums, [matrices, width].into());
     }
     let x = into_contiguous(x);
-    let columns = Columns::summed(&without_cores(&x.client), matrices, rows, width);
     if columns.cubes == 1 {
         return launch(&x, [matrices, rows, width], columns, to);
     }
     let parts = launch(&x, [matrices, rows, width], columns, DType::F32);
-    let few = Columns::summed(&without_cores(&x.client), matrices, columns.cubes, width).alone();
     launch(&parts, [matrices, columns.cubes, width], few, to)
 }
 

@@ -179,10 +179,15 @@ impl Layer {
 
 /// How many parts a batch is cut into for the gradients of the weights. Those are sums over all
 /// samples and steps for few numbers: as one matmul they would keep a few processors of the device
-/// busy. The largest divisor of the batch up to 16, which also keeps each sum shorter.
-pub(crate) fn parts(batch: usize) -> usize {
-    (1..=16.min(batch)).rev().find(|parts| batch.is_multiple_of(*parts)).unwrap_or(1)
+/// busy. The largest divisor of the batch up to 16, which also keeps each sum shorter, of which the results, of
+/// `numbers` each, take no more than 64 MiB together: they lie in one buffer, and some devices bind no more than 128.
+pub(crate) fn parts(batch: usize, numbers: usize) -> usize {
+    let most = (PRODUCTS / numbers.max(1)).clamp(1, 16).min(batch);
+    (1..=most).rev().find(|parts| batch.is_multiple_of(*parts)).unwrap_or(1)
 }
+
+/// Numbers of f32 that the products of all parts have at most, where there is more than one.
+const PRODUCTS: usize = 16 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -252,7 +257,10 @@ mod tests {
     #[test]
     fn a_batch_has_parts_of_one_size() {
         for (batch, expected) in [(0, 1), (1, 1), (7, 7), (16, 16), (17, 1), (36, 12), (512, 16)] {
-            assert_eq!(parts(batch), expected, "{batch}");
+            assert_eq!(parts(batch, 1), expected, "{batch}");
         }
+        // Both directions of 768 units and of 512; more numbers than fit once.
+        let of = |units: usize| parts(16, 2 * 4 * units * units);
+        assert_eq!([of(768), of(520), of(512), of(1448), of(9000)], [2, 4, 8, 1, 1]);
     }
 }

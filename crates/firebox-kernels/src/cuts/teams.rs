@@ -112,6 +112,12 @@ impl Columns {
         Self { team, blocks: width.div_ceil(columns), cubes: 1 }
     }
 
+    /// Whether the device can be given so many cubes at once, those of all matrices behind each other.
+    pub(crate) fn fit(&self, hardware: &Hardware, matrices: usize) -> bool {
+        let [along, down] = hardware.count;
+        self.blocks <= along && self.cubes <= down && matrices <= down
+    }
+
     /// The same with one cube for each block of columns.
     pub(crate) fn alone(self) -> Self {
         Self { cubes: 1, ..self }

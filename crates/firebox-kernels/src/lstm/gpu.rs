@@ -50,7 +50,7 @@ pub(super) fn layer(
     let valid = valid_steps(&input, lengths);
     // Padding may hold NaN, which no later zero would take back out of the gradient.
     let input = if lengths.is_some() { clear(input, &valid) } else { input };
-    let parts = parts(batch);
+    let parts = parts(batch, directions * channels * 4 * hidden);
     let rows = cast(input, dtype).reshape([1, parts, batch / parts * time, channels]);
     let of = |factor| (Parameters::of(factor, way.cell), dtype);
     let weights = |of, weight: fn(&Direction) -> &Param<Tensor<2>>| {

@@ -297,7 +297,8 @@ impl Lstm {
     /// f32 on inputs, weights and a first state that are [rounded](crate::rounded()), and with rounded
     /// gradients of these; states between two steps are f32. Those of GPUs compute what the device can
     /// store, and store gates and outputs in that type. In any other case Burn's own operations compute
-    /// in f32 on rounded operands, which is right and slow.
+    /// in f32 on rounded operands, which is right and slow; on a GPU that does not have
+    /// the type, they panic.
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }

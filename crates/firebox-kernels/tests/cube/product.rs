@@ -411,6 +411,54 @@ fn other_axes_are_broadcast_and_their_gradients_summed() {
     });
 }
 
+/// The gradient of the right one of two tensors whose second or first axis it is broadcast along.
+fn summed(device: &Device, way: F32Products, left: [usize; 4], right: [usize; 4]) -> Vec<f64> {
+    let device = device.clone().autodiff();
+    let tensor =
+        |seed, shape: [usize; 4]| float::<4>(&drawn(seed, shape.iter().product()), shape, &device);
+    let (a, b) = (tensor(6, left), tensor(7, right).require_grad());
+    let out = way.during(|| product(Precision::F32, a, b.clone()));
+    let grads = out.square().sum().backward();
+    values(b.grad(&grads).expect("a gradient"))
+}
+
+#[test]
+fn sums_of_more_blocks_and_matrices_than_a_launch_has_cubes() {
+    alone(|device| {
+        // 65,535 cubes are all that some devices have along an axis: of 66,000 matrices, and of 65,536 blocks of 32 columns.
+        let cases =
+            [([66_000, 2, 1, 4], [66_000, 1, 4, 4]), ([1, 16, 1, 1024], [1, 1, 1024, 2048])];
+        for (left, right) in cases {
+            let expected = summed(&Device::flex(), F32Products::Tuned, left, right);
+            let error = error(&summed(&device, F32Products::Exact, left, right), &expected);
+            assert!(error < 1e-5, "{left:?} by {right:?}: {error:.1e}");
+        }
+    });
+}
+
+#[test]
+fn a_type_that_the_device_does_not_have_is_refused_by_name() {
+    alone(|device| {
+        for (dtype, precision) in [(DType::F16, Precision::F16), (DType::BF16, Precision::Bf16)] {
+            if GpuKernels::of_layer(&device, dtype, 1, 1, 1).is_ok() {
+                println!("skipped: this device stores {dtype:?}");
+                continue;
+            }
+            let tensor = |seed| float::<2>(&drawn(seed, 12), [3, 4], &device);
+            let layer = Linear { weight: Param::from_tensor(tensor(2).transpose()), bias: None };
+            let said = |what: &dyn Fn()| {
+                let refused = catch_unwind(AssertUnwindSafe(what)).expect_err("refused");
+                refused.downcast_ref::<String>().cloned().unwrap_or_default()
+            };
+            let expected = format!("has no numbers in {dtype:?}");
+            let rounding = said(&|| drop(firebox_kernels::rounded(tensor(1), precision)));
+            assert!(rounding.contains(&expected), "{rounding}");
+            let layer = said(&|| drop(linear_in(precision, tensor(1), &layer)));
+            assert!(layer.contains(&expected), "{layer}");
+        }
+    });
+}
+
 #[test]
 fn layers_multiply_as_they_are_told_and_come_to_the_same() {
     alone(|device| {

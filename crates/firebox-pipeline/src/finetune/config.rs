@@ -138,16 +138,16 @@ impl FinetuneConfig {
             let allowed = "it must be below `finetune.epochs`; for an encoder that is never trained there is the arm pre-trained-frozen";
             return refuse("frozen_epochs", self.frozen_epochs.to_string(), allowed);
         }
-        if !(self.encoder_rate > 0.0 && self.encoder_rate.is_finite()) {
-            let allowed = "it must be above 0 and finite";
+        if !(self.encoder_rate > 0.0 && (self.encoder_rate as f32).is_finite()) {
+            let allowed = "it must be above 0, and finite in f32";
             return refuse("encoder_rate", self.encoder_rate.to_string(), allowed);
         }
-        if !(self.learning_rate > 0.0 && self.learning_rate.is_finite()) {
-            let allowed = "it must be above 0 and finite";
+        if !(self.learning_rate > 0.0 && (self.learning_rate as f32).is_finite()) {
+            let allowed = "it must be above 0, and finite in f32";
             return refuse("learning_rate", self.learning_rate.to_string(), allowed);
         }
-        if !(self.weight_decay >= 0.0 && self.weight_decay.is_finite()) {
-            let allowed = "it must be 0 or more and finite";
+        if !(self.weight_decay >= 0.0 && (self.weight_decay as f32).is_finite()) {
+            let allowed = "it must be 0 or more, and finite in f32";
             return refuse("weight_decay", self.weight_decay.to_string(), allowed);
         }
         check_masking(&self.masking, "finetune")?;

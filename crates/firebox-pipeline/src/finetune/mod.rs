@@ -26,7 +26,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::draws_on_device;
 use crate::kept::{Kept, MODEL, Shown, named};
-use crate::keys::{Keys, json, ordered};
+use crate::keys::{EVALUATION, Keys, json, ordered};
 use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
 use crate::stages::{Run, Windows, split_reasons};
 use crate::test_table::FILE;
@@ -106,7 +106,7 @@ impl Chain for Finetune {
             .field("seed", config.run.seed.to_le_bytes())
             .field("arithmetic", device.arithmetic_of(config)?)
             .finish();
-        let evaluation = Key::builder("finetune evaluation", 1)
+        let evaluation = Key::builder("finetune evaluation", EVALUATION)
             .upstream("training", training)
             .field("evaluate", json(&config.evaluate))
             .finish();

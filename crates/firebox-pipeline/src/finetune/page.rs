@@ -74,8 +74,7 @@ fn cards(scores: &FewLabels, outcome: Outcome) -> Vec<Card> {
             let own = of(Arm::FineTuned)?;
             let scratch = of(Arm::FromScratch);
             let scratch = scratch.map(|score| format!("from scratch: {}", percent(score.value)));
-            let range = format!("{} to {}", percent(own.low), percent(own.high));
-            let notes = [Some(range), scratch].into_iter().flatten().collect();
+            let notes = [own.ends(percent), scratch].into_iter().flatten().collect();
             let title = format!("Fine-tuned, {} of the labels", percent(share.share));
             Some(Card { title, value: percent(own.value), notes, tone })
         })
@@ -144,14 +143,10 @@ fn score_table(scores: &FewLabels) -> Table {
     for share in &scores.shares {
         for score in &share.arms {
             let of = |metric: Metric| {
-                score.metrics.get(&metric).map_or("–".to_owned(), |estimate| {
-                    format!(
-                        "{} ({} to {})",
-                        percent(estimate.value),
-                        percent(estimate.low),
-                        percent(estimate.high)
-                    )
-                })
+                score
+                    .metrics
+                    .get(&metric)
+                    .map_or("–".to_owned(), |estimate| estimate.with_interval(percent))
             };
             let spread = score.spread.map_or("–".to_owned(), percent);
             rows.push(vec![
@@ -186,7 +181,7 @@ fn differences(scores: &FewLabels) -> Part {
                 () if d.is_below_zero() => "worse",
                 () => "no difference shown",
             };
-            let points = format!("{} ({} to {})", signed(d.value), signed(d.low), signed(d.high));
+            let points = d.with_interval(signed);
             vec![percent(share.share), name.to_owned(), points, said.to_owned()]
         })
     });

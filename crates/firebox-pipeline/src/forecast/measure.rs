@@ -18,6 +18,7 @@ use firebox_train::ForecastSamples;
 
 use super::sequences::Sequences;
 use crate::error::PipelineError;
+use crate::filled::counted;
 use crate::measure::units_of;
 use crate::score::Judge;
 use crate::stages::Run;
@@ -139,24 +140,11 @@ pub(super) fn measure(
 /// What is said of targets that `data.checks` put in: nobody measured them, and they count as true. Which ones they are is
 /// not kept.
 fn made_up<'a>(checks: &Checks, targets: impl Iterator<Item = &'a str>) -> Option<String> {
-    let steps: u64 = checks.by_series.iter().map(|series| series.steps_filled).sum();
-    let of = |target: &str| -> u64 {
-        let channels = checks.by_series.iter().flat_map(|series| &series.channels);
-        channels.filter(|channel| channel.channel == target).map(|channel| channel.filled).sum()
-    };
-    let told = targets.filter_map(|target| {
-        let values = of(target) + steps;
-        let share = 100.0 * values as f64 / checks.steps.max(1) as f64;
-        (values > 0)
-            .then(|| format!("{values} of {} values of `{target}` ({share:.1} %)", checks.steps))
-    });
-    let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| {
+    counted(checks, targets).map(|told| {
         format!(
-            "{} were not measured: `data.checks` put them in, and those of them that are forecast count as true, in training and in the test. A forecast of the value before is \
+            "{told} were not measured: `data.checks` put them in, and those of them that are forecast count as true, in training and in the test. A forecast of the value before is \
              right about a repeated one, and errors come out lower than they are\n  \
-             set data.checks.not_finite = \"drop\" and data.checks.gaps = \"split\" to forecast what was measured alone",
-            told.join(", ")
+             set data.checks.not_finite = \"drop\" and data.checks.gaps = \"split\" to forecast what was measured alone"
         )
     })
 }
@@ -196,6 +184,7 @@ fn evaluate(
         stream: Stream::new(config.seed, "bootstrap"),
         resamples: config.resamples,
         block,
+        units: vec![],
         confidence: config.confidence,
     };
     let data = ForecastData { outputs: &outputs, truth, scales: &scales };
@@ -338,39 +327,5 @@ impl<'a> Rows<'a> {
         values.iter_mut().zip(shown).for_each(|(out, value)| *out = f64::from(*value));
         let own = &self.samples.statics[sample * self.statics..(sample + 1) * self.statics];
         statics.iter_mut().zip(own).for_each(|(out, value)| *out = f64::from(*value));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use firebox_data::{ChannelChecks, SeriesChecks};
-
-    use super::*;
-
-    #[test]
-    fn targets_that_nobody_measured_are_told_of() {
-        let channel = |name: &str, filled| ChannelChecks {
-            channel: name.to_owned(),
-            filled,
-            ..ChannelChecks::default()
-        };
-        let series = |steps_filled, channels| SeriesChecks {
-            steps_filled,
-            channels,
-            ..SeriesChecks::default()
-        };
-        let checks = |by_series| Checks { steps: 1000, by_series, ..Checks::default() };
-        let said = |by_series| made_up(&checks(by_series), ["a", "b"].into_iter());
-        assert_eq!(said(vec![]), None);
-        assert_eq!(said(vec![series(0, vec![channel("c", 3)])]), None);
-        let of_one =
-            said(vec![series(0, vec![channel("b", 20)]), series(0, vec![channel("b", 5)])]);
-        let of_one = of_one.unwrap();
-        assert!(
-            of_one.starts_with("25 of 1000 values of `b` (2.5 %) were not measured"),
-            "{of_one}"
-        );
-        let of_both = said(vec![series(10, vec![channel("b", 5)])]).unwrap();
-        assert!(of_both.starts_with("10 of 1000 values of `a` (1.0 %), 15 of 1000"), "{of_both}");
     }
 }

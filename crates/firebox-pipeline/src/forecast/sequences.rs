@@ -118,12 +118,15 @@ fn sequences(
         .map_err(|error| with_horizons(error, length, reach))?;
     run.warn_of_cut(&set, ahead.horizon());
     run.warn_of_equal(&parts);
+    run.warn_of_filled(&ingested.checks);
+    run.warn_of_known(&parts, clock);
     run.warn_of_unused([&parts], ahead.horizon());
     run.warn_of_few(&parts);
     let normaliser = Normaliser::fit(run.config.window.normalise, &parts.train)?;
     let unchanging =
         [unchanging_targets(&rule, &ingested.set, &parts.train), unchanging_channels(&parts.train)];
     run.warn_of_unchanging("the training part", &unchanging.concat());
+    run.warn_of_unscaled(&normaliser, &unchanging[1]);
     run.warn_of_outliers("the training part", &set, &outliers(&parts.train), clock);
     run.warn_of_telling(&telling_channels(&parts.train, &ahead));
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);

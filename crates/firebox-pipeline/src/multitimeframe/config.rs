@@ -156,7 +156,7 @@ impl MultitimeframeConfig {
                 (model.name(), self.learning_rate(*model), self.batch(*model));
             // Computed with in f32, in which what is below 1e-45 is zero.
             let allowed = "above 0 in f32, and finite";
-            if !(rate as f32 > 0.0 && rate.is_finite()) {
+            if !(rate as f32 > 0.0 && (rate as f32).is_finite()) {
                 return refuse(&format!("{name}.learning_rate"), format!("{rate:?}"), allowed);
             }
             if batch == 0 {

@@ -26,6 +26,7 @@ use crate::chain::{Chain, Made, Making, Work};
 use crate::config::{LoaderTable, ModelConfig};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::filled::in_labels;
 use crate::kept::{Kept, MODEL, MODELS, Shown};
 use crate::keys::{Keys, json, learnt_by, ordered};
 use crate::online;
@@ -325,6 +326,10 @@ impl Run<'_> {
             let folds = walk_forward(&ingested.set, &rule, &settings.folds, &config.labels)?;
             if let Some(first) = folds.first() {
                 self.warn_of_equal(&first.split);
+            }
+            self.warn_of_filled(&ingested.checks);
+            if let Some(message) = in_labels(&ingested.checks, &config.labels, &ingested.set) {
+                self.listener.on(&Event::Warning { message });
             }
             let (mut told, timed) = (BTreeSet::new(), ingested.checks.span.is_some());
             for (fold, number) in folds.iter().zip(1..) {

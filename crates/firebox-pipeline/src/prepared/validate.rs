@@ -19,6 +19,7 @@ pub(crate) fn check(config: &PipelineConfig) -> Result<(), PipelineError> {
     check_loss_scale(config)?;
     check_split(config)?;
     check_labels(config)?;
+    check_steps(config)?;
     check_limits(config)?;
     check_batches(config)?;
     if let Some(timeframes) = &config.data.timeframes {
@@ -70,28 +71,8 @@ pub(crate) fn scales_up(config: &PipelineConfig) -> Result<(), String> {
     }
 }
 
-/// Refuses a split that would train on part of a test set, and one that has no use for groups.
+/// Refuses a split that would train on part of a test set.
 fn check_split(config: &PipelineConfig) -> Result<(), PipelineError> {
-    let by_time = match (config.pipeline, config.split) {
-        (Kind::Multitimeframe, _) => Some("walk-forward folds divide"),
-        (_, Some(SplitRule::Time { .. })) => Some("[split.time] divides"),
-        _ => None,
-    };
-    if let Some(divides) = by_time.filter(|_| config.data.is_grouped()) {
-        let key = match config.data.group_pattern {
-            Some(_) => "data.group_pattern",
-            None => "data.columns.group",
-        };
-        return setting(format!(
-            "`{key}` keeps series of one group in one part, and {divides} each series by time: its groups would be of no use\n  \
-             remove the key, or draw whole groups by [split.series]{}",
-            if config.pipeline == Kind::Multitimeframe {
-                ", which other pipelines have"
-            } else {
-                " (--set split.series.test=0.2)"
-            }
-        ));
-    }
     if let Some(rule) = config.split
         && config.data.test.is_some()
         && !matches!(rule, SplitRule::Given { .. })
@@ -103,6 +84,38 @@ fn check_split(config: &PipelineConfig) -> Result<(), PipelineError> {
         ));
     }
     Ok(())
+}
+
+/// Steps of which no series has more, so that no sum of them with another number of steps is too large.
+const MOST_STEPS: usize = u32::MAX as usize;
+
+/// Refuses numbers of steps that no series can have.
+fn check_steps(config: &PipelineConfig) -> Result<(), PipelineError> {
+    let gap = match config.split {
+        Some(SplitRule::Time { gap, .. }) => gap,
+        _ => None,
+    };
+    let embargo = config.multitimeframe.as_ref().and_then(|table| table.folds.embargo);
+    let forecast = config.forecast.iter().flat_map(|table| &table.horizons);
+    let labels = match config.labels {
+        Labels::Forward { horizon, .. } => Some(("labels.forward.horizon", horizon)),
+        Labels::Return { horizon, .. } => Some(("labels.return.horizon", horizon)),
+        _ => None,
+    };
+    let all = [
+        ("window.length", Some(config.window.length)),
+        ("window.stride", Some(config.window.stride)),
+        ("split.time.gap", gap),
+        ("multitimeframe.folds.embargo", embargo),
+    ];
+    let all = all.into_iter().filter_map(|(key, steps)| Some((key, steps?)));
+    let all = all.chain(labels).chain(forecast.map(|horizon| ("forecast.horizons", *horizon)));
+    match all.into_iter().find(|(_, steps)| *steps > MOST_STEPS) {
+        Some((key, steps)) => {
+            setting(format!("`{key}` has {steps} steps; it must be at most {MOST_STEPS}"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Refuses labels out of range.

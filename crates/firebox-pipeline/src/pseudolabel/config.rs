@@ -77,8 +77,8 @@ impl PseudolabelConfig {
         if self.restarts == 0 {
             return refuse("restarts", "0".to_owned(), "at least 1");
         }
-        if !(self.noise >= 0.0 && self.noise.is_finite()) {
-            return refuse("noise", self.noise.to_string(), "finite and 0 or more");
+        if !(self.noise >= 0.0 && (self.noise as f32).is_finite()) {
+            return refuse("noise", self.noise.to_string(), "finite in f32 and 0 or more");
         }
         check_masking(&self.masking, "pseudolabel")?;
         Ok(self.model.validate()?)

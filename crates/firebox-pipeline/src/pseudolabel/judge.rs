@@ -154,6 +154,7 @@ pub(super) fn judge(
         stream: Stream::new(evaluate.seed, "halves"),
         resamples: evaluate.resamples,
         block: evaluate.block.unwrap_or(hanging.block).max(1),
+        units: vec![],
         confidence: evaluate.confidence,
     };
     let (truth, sorted) =

@@ -1,7 +1,7 @@
 //! Settings that were not written but follow from others, from the device or from the data, each with
 //! its reason.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use firebox_core::{EqualPolicy, Labels, Precision, SeriesSet, SplitRule, StepLabels};
 use firebox_data::Ingested;
@@ -11,6 +11,7 @@ use firebox_train::{LossScale, TrainConfig};
 use super::Windows;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::moments::{are_in_common, horizon};
 use crate::{PipelineConfig, Prepared};
 
 /// The settings of training, with the loss scale that the precision asks for.
@@ -92,6 +93,13 @@ pub(crate) fn automatic(
 ) -> (SplitRule, &'static str) {
     let (given, grouped) = (config.data.test.is_some(), set.groups() > 0);
     let follows = SplitRule::automatic(given, grouped, clock, set.series().len());
+    let looks_ahead = || horizon(config) > 0 && are_in_common(set, clock);
+    if !given && grouped && looks_ahead() {
+        return (
+            SplitRule::automatic(false, false, clock, set.series().len()).0,
+            "groups have the same times, and what is told of a window comes after it: of whole groups, what moves all of them would be known from training",
+        );
+    }
     let of_one_class = || one_class_each(&config.labels, set);
     if matches!(follows.0, SplitRule::Time { .. })
         && of_one_class().is_some_and(|series| series >= FEWEST_TO_DRAW)
@@ -99,24 +107,28 @@ pub(crate) fn automatic(
         let (rule, _) = SplitRule::automatic(false, false, false, set.series().len());
         return (
             rule,
-            "each series has one class throughout, which a part of it in training would tell of the rest: whole series are drawn for each part",
+            "each series has one class throughout, or nearly so, which a part of it in training would tell of the rest: whole series are drawn for each part",
         );
     }
     follows
 }
 
-/// How many series have labels, if each of them has one alone and not all have the same: then the class says which series
-/// it is, and a part of a series tells the class of another.
+/// How many series have labels, if the series tells nine tenths of what the most frequent class leaves open: then a part of a
+/// series tells the class of another. As good as that are series of one class each.
 pub(crate) fn one_class_each(labels: &Labels, set: &SeriesSet) -> Option<usize> {
     if !matches!(labels, Labels::Last | Labels::Majority { .. }) {
         return None;
     }
-    let (mut series, mut classes) = (0, BTreeSet::new());
+    let (mut series, mut told, mut all) = (0, 0u64, BTreeMap::<u32, u64>::new());
     for one in set.series().iter().filter(|one| one.is_labelled()) {
-        classes.insert(one.only_class()?);
+        let counts = one.class_counts();
+        told += counts.values().max().copied().unwrap_or_default();
+        counts.into_iter().for_each(|(class, count)| *all.entry(class).or_default() += count);
         series += 1;
     }
-    (series > 1 && classes.len() > 1).then_some(series)
+    let (steps, most) =
+        (all.values().sum::<u64>(), all.values().max().copied().unwrap_or_default());
+    (series > 1 && all.len() > 1 && 10 * (steps - told) <= steps - most).then_some(series)
 }
 
 /// The split that was written, or the one that follows from the data, with its reason.
@@ -160,6 +172,7 @@ mod tests {
         SeriesSet::new(channels, names, series.collect()).unwrap()
     }
 
+    /// Two labelled steps of one class each.
     fn one_each(series: u32) -> Vec<Vec<Option<u32>>> {
         (0..series).map(|index| vec![None, Some(index % 2), Some(index % 2)]).collect()
     }
@@ -178,11 +191,21 @@ mod tests {
         assert_eq!(name(&set(&vec![vec![Some(1); 5]; 20]), last()), "time");
         let mut several = one_each(20);
         several[7] = vec![Some(0), Some(1)];
+        // One of twenty, a step of which is of the other class: the series still tell nearly all.
+        assert_eq!(name(&set(&several), last()), "series");
+        for index in [0, 3, 5, 9] {
+            several[index] = vec![Some(0), Some(1)];
+        }
         assert_eq!(name(&set(&several), last()), "time");
+        // One class is most of all series, which tell nothing of the rest.
+        let mut mostly = vec![vec![Some(0); 20]; 15];
+        mostly.iter_mut().for_each(|labels| labels[3] = Some(1));
+        assert_eq!(name(&set(&mostly), last()), "time");
         let forward = Labels::Forward { horizon: 5, threshold: 0.0 };
         assert_eq!(name(&set(&one_each(10)), forward), "time");
         assert_eq!(one_class_each(&last(), &set(&one_each(9))), Some(9));
         assert_eq!(one_class_each(&last(), &set(&several)), None);
+        assert_eq!(one_class_each(&last(), &set(&mostly)), None);
         // What has no label says nothing.
         let mut some = one_each(10);
         some.push(vec![None; 4]);

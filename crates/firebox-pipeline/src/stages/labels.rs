@@ -8,6 +8,7 @@ use firebox_eval::unlearnt_classes;
 
 use super::Run;
 use crate::error::PipelineError;
+use crate::filled::in_labels;
 use crate::{Kind, PipelineConfig};
 
 impl Run<'_> {
@@ -35,7 +36,9 @@ impl Run<'_> {
         self.warn_of_labels(names, &by_part);
         let windows: usize = all.iter().map(|part| part.len()).sum();
         let labelled = by_part.iter().map(Vec::len).sum();
-        if let Some(message) = unlabelled(&self.config.labels, [labelled, windows]) {
+        let unlabelled = unlabelled(&self.config.labels, [labelled, windows]);
+        let filled = in_labels(&ingested.checks, &self.config.labels, &ingested.set);
+        for message in unlabelled.into_iter().chain(filled) {
             self.listener.on(&Event::Warning { message });
         }
         Ok(())

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use firebox_cache::{Hold, Store};
 use firebox_core::{
-    Event, Normaliser, SeriesSet, Split, SplitRule, count, outliers, quoted, split,
+    Event, Normaliser, SeriesSet, Split, SplitRule, Unchanging, count, outliers, quoted, split,
     telling_channels, unchanging_channels,
 };
-use firebox_data::Ingested;
+use firebox_data::{Checks, Ingested};
 
 use super::Run;
 use super::derived::{one_class_each, rule_for};
@@ -15,6 +15,8 @@ use crate::cut::Cut;
 use crate::error::PipelineError;
 use crate::feed::local;
 use crate::fewest;
+use crate::filled::in_steps;
+use crate::moments::known_from_training;
 
 /// Validation windows of which fewer tell no epoch from another. A choice.
 const FEW_WINDOWS: usize = 5;
@@ -98,16 +100,20 @@ impl Run<'_> {
                 && let Some(series) = one_class_each(&config.labels, &ingested.set)
             {
                 let message = format!(
-                    "each of {} with a class has one throughout, and the split by time trains on the begin of each: a model that tells series apart scores, whatever it learnt of classes\n  draw whole series, by [split.series] (--set split.series.test=0.2)",
-                    count(series as u64, "series")
+                    "{} have one class each throughout, or nearly so, and the split by time trains on the begin of each: a model that tells series apart scores, whatever it learnt of classes\n  draw whole series, by [split.series] (--set split.series.test=0.2)",
+                    match series { 1 => "1 series".to_owned(), many => format!("{many} series") }
                 );
                 self.listener.on(&Event::Warning { message });
             }
             self.warn_of_equal(&parts);
+            self.warn_of_filled(&ingested.checks);
+            self.warn_of_known(&parts, ingested.checks.span.is_some());
             self.warn_of_unused([&parts], config.labels.horizon());
             self.warn_of_few(&parts);
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
-            self.warn_of_unchanging("the training part", &unchanging_channels(&parts.train));
+            let unchanging = unchanging_channels(&parts.train);
+            self.warn_of_unchanging("the training part", &unchanging);
+            self.warn_of_unscaled(&normaliser, &unchanging);
             let (found, timed) = (outliers(&parts.train), ingested.checks.span.is_some());
             self.warn_of_outliers("the training part", &ingested.set, &found, timed);
             self.warn_of_telling(&telling_channels(&parts.train, &config.labels));
@@ -122,6 +128,40 @@ impl Run<'_> {
             let windows = Windows { ingested, parts, normaliser, rule, chosen, hold };
             Ok((windows, false, detail))
         })
+    }
+
+    /// Warns of channels that `robust` does not scale; those that never change are told of by themselves.
+    pub(crate) fn warn_of_unscaled(&self, normaliser: &Normaliser, unchanging: &[Unchanging]) {
+        let names = normaliser.without_range();
+        let names: Vec<&str> = names
+            .into_iter()
+            .filter(|name| !unchanging.iter().any(|own| own.channel == **name))
+            .collect();
+        if names.is_empty() {
+            return;
+        }
+        self.listener.on(&Event::Warning {
+            message: format!(
+                "the interquartile range of {} is 0 in the training part, because half of the values or more are alike: `robust` leaves such channels as large as they are, and large ones \
+                 decide the loss\n  \
+                 set window.normalise = \"standard\", or leave them out",
+                quoted(&names, NAMED)
+            ),
+        });
+    }
+
+    /// Warns of many steps that nobody measured.
+    pub(crate) fn warn_of_filled(&self, checks: &Checks) {
+        if let Some(message) = in_steps(checks) {
+            self.listener.on(&Event::Warning { message });
+        }
+    }
+
+    /// Warns of a test part that lies at the times of the training part, where what is told comes after a window.
+    pub(crate) fn warn_of_known(&self, parts: &Split, clock: bool) {
+        if let Some(message) = known_from_training(self.config, parts, clock) {
+            self.listener.on(&Event::Warning { message });
+        }
     }
 
     /// Warns of a validation part by which no epoch can be told from another.

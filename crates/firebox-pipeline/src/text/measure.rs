@@ -138,6 +138,7 @@ pub(super) fn measure(
         stream: Stream::new(run.config.evaluate.seed, "text-bootstrap"),
         resamples: run.config.evaluate.resamples,
         block: 1,
+        units: vec![],
         confidence: run.config.evaluate.confidence,
     };
     let units = &parts.test_units;

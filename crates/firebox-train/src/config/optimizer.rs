@@ -72,14 +72,16 @@ impl Optimizer {
             Self::AdamW(_) => ["optimizer.adamw.learning_rate", "optimizer.adamw.weight_decay"],
             Self::Sgd(_) => ["optimizer.sgd.learning_rate", "optimizer.sgd.weight_decay"],
         };
-        let (positive, not_negative) = ("above 0 and finite", "0 or more and finite");
-        // Weights are f32, and so is the rate that they are moved by.
-        check(keys[0], self.learning_rate(), |v| v as f32 > 0.0 && v.is_finite(), positive)?;
-        check(keys[1], self.weight_decay(), |v| v >= 0.0 && v.is_finite(), not_negative)?;
+        let (positive, not_negative) =
+            ("above 0, and finite in f32", "0 or more, and finite in f32");
+        // Weights are f32, and so is what they are moved by.
+        let in_f32 = |value: f64| (value as f32).is_finite();
+        check(keys[0], self.learning_rate(), |v| v as f32 > 0.0 && in_f32(v), positive)?;
+        check(keys[1], self.weight_decay(), |v| v >= 0.0 && in_f32(v), not_negative)?;
         let (share, below) = (|v| (0.0..1.0).contains(&v), "at least 0 and below 1");
         match self {
             Self::AdamW(AdamWConfig { betas, eps, .. }) => {
-                check("optimizer.adamw.eps", *eps, |v| v > 0.0 && v.is_finite(), positive)?;
+                check("optimizer.adamw.eps", *eps, |v| v > 0.0 && in_f32(v), positive)?;
                 betas
                     .iter()
                     .try_for_each(|beta| check("optimizer.adamw.betas", *beta, share, below))

@@ -1,0 +1,157 @@
+//! Which series have times in common: what moves all of them at a moment is known of one by another.
+
+use std::collections::BTreeMap;
+
+use firebox_core::{SeriesSet, Split, WindowList};
+
+use crate::PipelineConfig;
+
+/// The begin of 1971, in microseconds since that of 1970: times before it count from the begin of a recording.
+const CALENDAR: i64 = 365 * 24 * 3_600_000_000;
+
+/// Share of a series from which on it has its times in common with others. A choice.
+const IN_COMMON: f64 = 0.5;
+
+/// From the first moment of something to its last one, in microseconds, with what it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) from: i64,
+    pub(crate) to: i64,
+    pub(crate) unit: usize,
+}
+
+/// Whether times of the series are moments of one calendar, and do not begin anew with each recording.
+pub(crate) fn is_calendar(set: &SeriesSet, clock: bool) -> bool {
+    let mut begins = set.series().iter().filter_map(|series| series.time.first());
+    clock && begins.all(|begin| *begin >= CALENDAR)
+}
+
+/// Of each series that has windows, from the first step of one to the last.
+pub(crate) fn of_windows(
+    set: &SeriesSet,
+    windows: &WindowList,
+    unit: impl Fn(u32) -> usize,
+) -> Vec<Span> {
+    let mut spans = BTreeMap::<u32, Span>::new();
+    for window in windows {
+        let (time, steps) = (&set.series()[window.series as usize].time, window.steps());
+        let [from, to] = [time[steps.start], time[steps.end - 1]];
+        let own = Span { from, to, unit: unit(window.series) };
+        spans
+            .entry(window.series)
+            .and_modify(|span| (span.from, span.to) = (span.from.min(from), span.to.max(to)))
+            .or_insert(own);
+    }
+    spans.into_values().collect()
+}
+
+/// The share of the time of the spans of `counted` units in which another unit has one, too.
+pub(crate) fn in_common(spans: &[Span], counted: impl Fn(usize) -> bool) -> f64 {
+    let ends =
+        spans.iter().flat_map(|span| [(span.from, 1, span.unit), (span.to + 1, -1, span.unit)]);
+    let mut ends: Vec<(i64, i64, usize)> = ends.collect();
+    ends.sort_unstable();
+    let (mut open, mut counting, mut before) = (BTreeMap::<usize, i64>::new(), 0i64, 0i64);
+    let [mut all, mut shared] = [0.0f64; 2];
+    for (at, change, unit) in ends {
+        let time = counting as f64 * at.saturating_sub(before) as f64;
+        all += time;
+        shared += if open.len() > 1 { time } else { 0.0 };
+        before = at;
+        counting += if counted(unit) { change } else { 0 };
+        let own = open.entry(unit).or_default();
+        *own += change;
+        if *own == 0 {
+            open.remove(&unit);
+        }
+    }
+    if all > 0.0 { shared / all } else { 0.0 }
+}
+
+/// Whether units of series, such as groups, have most of their times in common with others.
+pub(crate) fn are_in_common(set: &SeriesSet, clock: bool) -> bool {
+    let units = set.units();
+    let whole = set.series().iter().zip(units).filter_map(|(series, unit)| {
+        Some(Span { from: *series.time.first()?, to: *series.time.last()?, unit })
+    });
+    is_calendar(set, clock) && in_common(&whole.collect::<Vec<_>>(), |_| true) >= IN_COMMON
+}
+
+/// The largest number of steps after a window that its label or targets look at.
+pub(crate) fn horizon(config: &PipelineConfig) -> usize {
+    let forecast = config.forecast.iter().flat_map(|table| table.horizons.iter().copied());
+    forecast.chain([config.labels.horizon()]).max().unwrap_or(0)
+}
+
+/// What is said of a test part whose series lie at the times of those that are trained on, where what is told of a window
+/// comes after it: what moves all series at a moment was in the training.
+pub(crate) fn known_from_training(
+    config: &PipelineConfig,
+    split: &Split,
+    clock: bool,
+) -> Option<String> {
+    let (set, horizon) = (split.train.set(), horizon(config));
+    if split.boundaries.is_some() || horizon == 0 || !is_calendar(set, clock) {
+        return None;
+    }
+    let mut spans = of_windows(set, split.train.windows(), |_| 0);
+    let tested = of_windows(set, split.test.windows(), |_| 1);
+    spans.extend(&tested);
+    let share = in_common(&spans, |unit| unit == 1);
+    (!tested.is_empty() && share >= IN_COMMON).then(|| {
+        let way_out = match config.data.test.is_some() {
+            true => "test on what comes after the training data",
+            false => "divide the data by time (--set split.time.test=0.2)",
+        };
+        format!(
+            "{:.0} % of the time of the test part is that of training series, and what is told of a window lies up to {horizon} steps ahead: what moves all series at \
+             once is learnt in training and asked for in the test\n  \
+             {way_out}, unless the times of different series have nothing to do with each other",
+            100.0 * share
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::{Channel, Role, Series};
+
+    use super::*;
+
+    fn span(from: i64, to: i64, unit: usize) -> Span {
+        Span { from, to, unit }
+    }
+
+    #[test]
+    fn time_in_common_is_counted_for_those_that_are_asked_for() {
+        let all = |spans: &[Span]| in_common(spans, |_| true);
+        assert_eq!(all(&[]), 0.0);
+        assert_eq!(all(&[span(0, 9, 0)]), 0.0);
+        assert_eq!(all(&[span(0, 9, 0), span(0, 9, 0)]), 0.0);
+        assert_eq!(all(&[span(0, 9, 0), span(0, 9, 1)]), 1.0);
+        assert_eq!(all(&[span(0, 9, 0), span(10, 19, 1)]), 0.0);
+        assert_eq!(all(&[span(0, 9, 0), span(5, 14, 1)]), 0.5);
+        // Half of the second one lies beside the first, which is not asked for.
+        let two = [span(0, 99, 0), span(90, 109, 1)];
+        assert_eq!(in_common(&two, |unit| unit == 1), 0.5);
+        assert_eq!(in_common(&two, |unit| unit == 0), 0.1);
+        // One of three ends while the others go on.
+        assert_eq!(all(&[span(0, 1, 0), span(0, 3, 1), span(0, 3, 2)]), 1.0);
+    }
+
+    #[test]
+    fn recordings_that_count_from_their_begin_have_no_moment_in_common() {
+        let set = |begins: &[i64]| {
+            let series = begins.iter().enumerate();
+            let series = series.map(|(index, begin)| {
+                Series::regular(format!("s{index}"), *begin, 1_000_000, vec![0.0; 50], 1)
+            });
+            SeriesSet::new(vec![Channel::new("x", Role::Other)], vec![], series.collect()).unwrap()
+        };
+        let year = 2 * CALENDAR;
+        assert!(are_in_common(&set(&[year, year, year + 5]), true));
+        assert!(!are_in_common(&set(&[0, 0, 0]), true));
+        assert!(!are_in_common(&set(&[year, year]), false));
+        assert!(!are_in_common(&set(&[year, year + 100_000_000]), true));
+    }
+}
