@@ -452,4 +452,39 @@ mod tests {
             assert_eq!(first(kind, &[Role::Close], vec![0.1; 20]), [0.0; 4], "{kind:?}");
         }
     }
+
+    #[test]
+    fn what_rounding_leaves_of_an_even_rise_is_no_volatility() {
+        let kind = Normalisation::WindowRelative;
+        // A meter that counts 0.1 a step, between a step of 5 and one of 9, of which training windows have a scale.
+        let meter = |single: bool| -> Vec<f64> {
+            let level = |t: u32| match t {
+                13.. => 905.7 + 0.1 * f64::from(t) + if t > 13 { 9.0 } else { 0.0 },
+                t => 900.7 + 0.1 * f64::from(t),
+            };
+            let levels = (0..40).map(level);
+            if single { levels.map(|x| f64::from(x as f32)).collect() } else { levels.collect() }
+        };
+        for single in [false, true] {
+            let (set, normaliser, window) = fit(kind, &[Role::Other], meter(single));
+            let own = relative(&set, &meter(single)[..4], 0);
+            assert_eq!(own.scale, 0.0, "{own:?}");
+            let mut out = [0.0; 4];
+            normaliser.apply(&set, &window, &mut out);
+            // By the mean scale of those that have one.
+            assert!(out.iter().all(|value| value.abs() < 1.0), "{out:?}");
+        }
+        let scale = |levels: &[f64]| {
+            let series = Series::regular("a", 0, 1, levels.to_vec(), 1);
+            let channels = vec![Channel::new("x", Role::Close)];
+            let set = SeriesSet::new(channels, vec![], vec![series]).unwrap();
+            relative(&set, levels, 0).scale
+        };
+        // Whole numbers are exact, a quiet price moves by a tick now and then, and f32 has digits enough for most.
+        assert!(scale(&[1e7, 1e7 + 1.0, 1e7 + 3.0, 1e7 + 4.0]) > 0.5);
+        let tick = |x: f64| f64::from(x as f32);
+        assert!(scale(&[tick(60_000.1), tick(60_000.1), tick(60_000.11), tick(60_000.11)]) > 0.0);
+        assert!(scale(&[1.10001, 1.10002, 1.10004, 1.10005]) > 0.0);
+        assert_eq!(scale(&[1.10001, 1.10002, 1.10003, 1.10004]), 0.0);
+    }
 }

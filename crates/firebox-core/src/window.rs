@@ -319,6 +319,8 @@ mod tests {
         let label = |horizon| forward(&|t| close[t], 0, 5, horizon, 1.0);
         assert_eq!([label(1), label(2), label(3)], [Some(2), Some(1), Some(0)]);
         assert_eq!(forward(&|_| 1.0, 0, 5, 1, 1.0), None);
+        // An even rise has no volatility but by how its closes were rounded.
+        assert_eq!(forward(&|t| 1.1 + 0.1 * t as f64, 0, 5, 1, 1.0), None);
         // Of a threshold of 0, every move counts, and no move is none.
         let after = |last: f64| forward(&|t| if t == 5 { last } else { close[t] }, 0, 5, 1, 0.0);
         assert_eq!([-1e-9, 0.0, 1e-9].map(after), [Some(0), Some(1), Some(2)]);

@@ -5,6 +5,7 @@
 mod zoo;
 
 use burn::tensor::{Device, Tensor};
+use firebox_core::Precision;
 use firebox_export::{
     CARD, ExportError, SavedModel, WEIGHTS, parameters_from_safetensors, write_together,
 };
@@ -48,6 +49,32 @@ fn a_built_model_computes_what_it_computed() {
         let classes = architecture.classes().filter(|_| !of_texts);
         assert_eq!(logits, classes.map(|classes| [2, classes]), "{name}");
     }
+}
+
+#[test]
+fn a_model_computes_in_its_precision_below_its_head_too() {
+    let mut classifiers = 0;
+    for (name, architecture) in zoo() {
+        let device = Device::default();
+        let model = || saved(&architecture, 6).build(&device).unwrap();
+        let shape = [3, 12, channels(&architecture)];
+        let windows = || {
+            let numbers: Vec<f32> =
+                (0..shape.iter().product()).map(|at: usize| (at as f32 * 0.7).sin()).collect();
+            Tensor::<3>::from_data(burn::tensor::TensorData::new(numbers, shape), &device)
+        };
+        let embedded = |precision| {
+            let vectors = model().in_precision(precision).embed(windows(), &[12, 12, 7])?;
+            Some(vectors.into_data().try_to_vec::<f32>().unwrap())
+        };
+        let [single, brain] = [Precision::F32, Precision::Bf16].map(embedded);
+        let (Some(single), Some(brain)) = (single, brain) else { continue };
+        classifiers += usize::from(name.contains("classifier"));
+        let off = single.iter().zip(&brain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let largest = single.iter().fold(0.0f32, |all, value| all.max(value.abs()));
+        assert!(off > 0.0 && off < 0.1 * largest.max(0.1), "{name}: {off} of {largest}");
+    }
+    assert!(classifiers >= 6, "{classifiers}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::Device;
-use firebox_core::{MatmulPrecision, Precision};
+use firebox_core::{MatmulPrecision, Precision, count};
 use firebox_kernels::{CpuKernels, CpuKernelsError};
 use firebox_monitor::Numbering;
 use sysinfo::System;
@@ -166,8 +166,8 @@ pub fn describe_cpu() -> String {
     let brand = system.cpus().first().map_or("unknown processor", |cpu| cpu.brand().trim());
     let gib = system.total_memory() as f64 / (1u64 << 30) as f64;
     format!(
-        "cpu: {brand}, {} threads, {gib:.1} GiB memory, {}",
-        rayon::current_num_threads(),
+        "cpu: {brand}, {}, {gib:.1} GiB memory, {}",
+        count(rayon::current_num_threads() as u64, "thread"),
         vector_extensions()
     )
 }

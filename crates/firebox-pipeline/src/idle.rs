@@ -53,17 +53,28 @@ pub(crate) fn told(
     let of_file = idle(&layers::parse(file, &text, [], &[])?);
     let keys = layers::keys_of(&text);
     let still = of_file.iter().filter(|idle| now.iter().any(|now| now.key == idle.key));
-    let first = |idle: &Idle| keys.iter().find(|key| idle.has(key)).map(|key| say("", key, idle));
-    let mut told: Vec<String> = still.filter_map(first).collect();
+    // Of a table one key, and those of one reason together.
+    let mut by_reason: Vec<(&str, Vec<String>)> = vec![];
+    for idle in still {
+        let Some(key) = keys.iter().find(|key| idle.has(key)) else { continue };
+        let key = format!("`{key}`");
+        match by_reason.iter_mut().find(|(why, _)| *why == idle.why) {
+            Some((_, keys)) => keys.push(key),
+            None => by_reason.push((idle.why, vec![key])),
+        }
+    }
+    let verb = |keys: &[String]| if keys.len() == 1 { "does" } else { "do" };
+    let mut told: Vec<String> = by_reason
+        .into_iter()
+        .map(|(why, keys)| format!("{} {} nothing, because {why}", keys.join(", "), verb(&keys)))
+        .collect();
     for (layer, key) in layers::laid_over(environment, settings)? {
         let idle = now.iter().find(|idle| idle.has(&key));
-        told.extend(idle.map(|idle| say(&format!("{layer}: "), &key, idle)));
+        told.extend(
+            idle.map(|idle| format!("{layer}: `{key}` does nothing, because {}", idle.why)),
+        );
     }
     Ok(told)
-}
-
-fn say(layer: &str, key: &str, idle: &Idle) -> String {
-    format!("{layer}`{key}` does nothing, because {}", idle.why)
 }
 
 /// The keys that do nothing with these settings.

@@ -77,6 +77,26 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_steps_that_no_series_has_are_refused() {
+        // TOML's own whole numbers end below 2^63; `--set` and the environment have more.
+        let most = "it must be at most 4294967295";
+        for (begin, key) in [
+            ("[labels.return]\nthreshold = 0.0\nhorizon = ", "labels.return.horizon"),
+            ("[labels.forward]\nthreshold = 0.0\nhorizon = ", "labels.forward.horizon"),
+            ("[split.time]\ngap = ", "split.time.gap"),
+            ("[window]\nlength = ", "window.length"),
+        ] {
+            let said = said(&format!("{begin}4294967296"));
+            assert!(said.contains(&format!("`{key}` has 4294967296 steps; {most}")), "{said}");
+        }
+        let folds = said(&format!("{FOLDS}[multitimeframe.folds]\nembargo = 9223372036854775807"));
+        assert!(
+            folds.starts_with("`multitimeframe.folds.embargo` has 9223372036854775807"),
+            "{folds}"
+        );
+    }
+
+    #[test]
     fn what_could_never_run_is_said_before_any_data_is_read() {
         assert!(said("[window]\nstride = 0").contains("`window.stride` is 0"));
         let timeframes = said("[data.timeframes]\nbase = '7min'");

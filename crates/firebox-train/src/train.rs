@@ -677,7 +677,7 @@ impl<M: Module> Session<'_, M> {
                 state.best = Some(Best { step, epoch, loss });
             }
             // Of an epoch whose steps were all skipped, it is the loss of the model before, and says nothing new.
-            if state.updates() != state.closed_updates || state.epochs == 0 {
+            if state.updates() != state.closed_updates {
                 if let Some(settings) = &self.config.early_stopping {
                     state.early.observe(loss, settings);
                 }

@@ -13,9 +13,9 @@ use firebox_core::{Event, Stream};
 use firebox_loader::Batch;
 use firebox_models::Loss;
 use firebox_train::{
-    AdamWConfig, Clip, Constant, Data, DynamicScale, Gradients, LossScale, NonFinite, Objective,
-    Optimizer, OptimizerState, Outcome, Scaler, Schedule, SgdConfig, SquaredNorm, Streams,
-    TrainConfig, TrainError, UpdateBy,
+    AdamWConfig, Clip, Constant, Data, DynamicScale, EarlyStopping, Gradients, LossScale,
+    NonFinite, Objective, Optimizer, OptimizerState, Outcome, Plateau, Scaler, Schedule, SgdConfig,
+    SquaredNorm, Streams, TrainConfig, TrainError, UpdateBy,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -297,6 +297,35 @@ fn a_run_of_overflows_alone_is_no_result() {
     let error = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap_err();
     assert!(matches!(error, TrainError::Overflowed { steps: 18, .. }), "{error}");
     assert!(!folder.path().join("training.json").exists());
+}
+
+#[test]
+fn epochs_without_an_update_do_not_count_for_what_waits() {
+    // Six steps an epoch, of which the first four epochs overflow. The loss never falls.
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = Storm { steps: (0..24).collect(), size: 2f64.powi(114) };
+    let folder = tempfile::tempdir().unwrap();
+    let dynamic = DynamicScale { initial: 2f64.powi(38), ..DynamicScale::default() };
+    let config = TrainConfig {
+        epochs: 7,
+        early_stopping: Some(EarlyStopping { patience: 3, ..EarlyStopping::default() }),
+        schedule: Schedule::Plateau(Plateau { patience: 0, ..Plateau::default() }),
+        ..config(LossScale::Dynamic(dynamic))
+    };
+    let rates = Mutex::new(vec![]);
+    let watch = |event: &Event| {
+        if let Event::Step { step, learning_rate, .. } = event {
+            rates.lock().unwrap().push((*step, *learning_rate));
+        }
+    };
+    let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+    let summary = plan.train(point(), &objective, data, &config).unwrap().summary;
+    assert_eq!((summary.outcome, summary.steps), (Outcome::Finished, 42));
+    let rates = rates.into_inner().unwrap();
+    let of = |wanted| rates.iter().find(|(step, _)| *step == wanted).unwrap().1;
+    assert_eq!([of(1), of(24), of(25), of(36)], [0.01; 4]);
+    assert!(of(37) < 0.01, "{}", of(37));
 }
 
 #[test]

@@ -72,7 +72,7 @@ struct ApplyFlags {
     /// Windows or texts of a batch.
     #[arg(long, default_value_t = 256, value_name = "WINDOWS", value_parser = at_least_one)]
     batch: usize,
-    /// Type of the operands of products, f32 or bf16; by default as in training.
+    /// Type of the operands of products, f32, bf16 or f16; by default as in training.
     #[arg(long, value_name = "TYPE")]
     precision: Option<Precision>,
     /// Read new data otherwise than that of the training, such as --set data.checks.gaps=split.

@@ -379,18 +379,11 @@ fn means(curves: &Curves) -> Points {
     curves.epochs.iter().map(|epoch| (epoch.step as f64, epoch.train_loss)).collect()
 }
 
-/// Steps that a training took, those that were skipped among them.
-fn taken(curves: &Curves) -> u64 {
-    let steps = curves.steps.last().map(|point| point.step);
-    let epochs = curves.epochs.last().map(|epoch| epoch.step);
-    [steps, curves.skipped.last().copied(), epochs].into_iter().flatten().max().unwrap_or(0)
-}
-
 /// The steps of a run's own training, and those of the trainings within it.
 fn steps(run: &ComparedRun) -> String {
     let ComparedRun { report, own_training, trainings, .. } = run;
     let mut said = vec![];
-    let own = taken(&report.curves);
+    let own = report.curves.taken().unwrap_or(0);
     if own > 0 {
         let skipped = match report.curves.skipped.len() {
             0 => String::new(),
@@ -402,7 +395,7 @@ fn steps(run: &ComparedRun) -> String {
         };
         said.push(grouped(own as f64) + &skipped + &of);
     }
-    let within: u64 = trainings.values().map(taken).sum();
+    let within: u64 = trainings.values().filter_map(Curves::taken).sum();
     if within > 0 {
         let what = if own > 0 { "other training" } else { "training" };
         said.push(format!("{} in {}", grouped(within as f64), count(trainings.len(), what)));

@@ -96,6 +96,10 @@ impl ForecastConfig {
                 return setting(format!("`forecast.{key}` names `{name}` twice"));
             }
         }
+        let cycles = &self.calendar;
+        if (1..cycles.len()).any(|at| cycles[..at].contains(&cycles[at])) {
+            return setting("`forecast.calendar` names one cycle twice".to_owned());
+        }
         check_masking(&self.masking, "forecast")?;
         Ok(self.loss.validate()?)
     }

@@ -109,6 +109,8 @@ fn check_steps(config: &PipelineConfig) -> Result<(), PipelineError> {
         ("multitimeframe.folds.embargo", embargo),
     ];
     let all = all.into_iter().filter_map(|(key, steps)| Some((key, steps?)));
+    let season = config.forecast.as_ref().and_then(|table| table.season);
+    let all = all.chain(season.map(|season| ("forecast.season", season)));
     let all = all.chain(labels).chain(forecast.map(|horizon| ("forecast.horizons", *horizon)));
     match all.into_iter().find(|(_, steps)| *steps > MOST_STEPS) {
         Some((key, steps)) => {

@@ -211,4 +211,30 @@ mod tests {
         some.push(vec![None; 4]);
         assert_eq!(one_class_each(&last(), &set(&some)), Some(10));
     }
+
+    #[test]
+    fn groups_of_common_times_are_divided_by_time_where_what_is_told_lies_ahead() {
+        let year = 2 * 365 * 24 * 3_600_000_000i64;
+        let set = |begin: &dyn Fn(usize) -> i64| {
+            let series = (0..6).map(|index| Series {
+                group: Some(format!("g{}", index / 2).into()),
+                ..Series::regular(format!("s{index}"), begin(index), 60_000_000, vec![0.5; 100], 1)
+            });
+            let channels = vec![Channel::new("x", Role::Close)];
+            SeriesSet::new(channels, vec![], series.collect()).unwrap()
+        };
+        let name = |set: &SeriesSet, labels: Labels, clock: bool| {
+            let config = PipelineConfig { labels, ..PipelineConfig::default() };
+            automatic(&config, set, clock).0.name()
+        };
+        let ahead = Labels::Return { horizon: 5, threshold: 0.0 };
+        let (at_once, apart) =
+            (set(&|_| year), set(&|index| year + 600_000_000_000 * index as i64));
+        assert_eq!(name(&at_once, ahead, true), "time");
+        assert_eq!(name(&at_once, Labels::Last, true), "series");
+        assert_eq!(name(&apart, ahead, true), "series");
+        // Times that begin anew with each recording are no moments, and without a clock there are none.
+        assert_eq!(name(&set(&|_| 0), ahead, true), "series");
+        assert_eq!(name(&at_once, ahead, false), "series");
+    }
 }

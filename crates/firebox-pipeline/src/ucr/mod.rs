@@ -196,6 +196,12 @@ impl UcrConfig {
             if training.steps == 0 || training.batch_size < 2 {
                 return refuse("a training takes at least 1 step and batches of at least 2");
             }
+            let rate = training.learning_rate;
+            if !(rate as f32 > 0.0 && (rate as f32).is_finite()) {
+                return refuse(&format!(
+                    "`learning_rate` of a training is {rate}; it must be above 0, and finite in f32"
+                ));
+            }
         }
         Ok(())
     }

@@ -296,6 +296,7 @@ impl Bars {
         let (mean, deviation) = (rolling(&self.close, n, mean), rolling(&self.close, n, deviation));
         self.column(|t| match () {
             () if deviation[t].is_nan() => f64::NAN,
+            () if deviation[t] <= 1e-12 * mean[t] => 0.0,
             () => quotient(self.close[t] - mean[t], 2.0 * deviation[t]).unwrap_or(0.0),
         })
     }
