@@ -209,8 +209,12 @@ impl FewLabels {
                 "Nothing was fine-tuned from pre-trained weights, so nothing can be said of them.";
             return Verdict { outcome: Outcome::NotMeasured, sentence: sentence.to_owned() };
         }
-        let interval = percent_interval(self.confidence);
-        let said = format!("fine-tuned test scores ({interval}s): {}", lines.join("; "));
+        let mut scores = self.shares.iter().flat_map(|share| &share.arms);
+        let range = match scores.any(|arm| arm.metrics.values().any(Estimate::has_interval)) {
+            true => format!(" ({}s)", percent_interval(self.confidence)),
+            false => String::new(),
+        };
+        let said = format!("fine-tuned test scores{range}: {}", lines.join("; "));
         if independent < FEWEST_WINDOWS {
             let sentence = format!(
                 "Too few test windows to say whether pre-training helps ({}; it takes {FEWEST_WINDOWS}): {said}.",
