@@ -158,9 +158,12 @@ impl Series {
             StepLabels::Whole(label) => {
                 counts.insert(*label, self.len() as u64);
             }
+            // Labels persist: a run of equal ones is counted at once.
             StepLabels::PerStep(labels) => {
-                for label in labels.iter().flatten() {
-                    *counts.entry(*label).or_default() += 1;
+                for run in labels.chunk_by(|a, b| a == b) {
+                    if let Some(label) = run[0] {
+                        *counts.entry(label).or_default() += run.len() as u64;
+                    }
                 }
             }
         }

@@ -189,12 +189,14 @@ impl<'a> Steps<'a> {
             && self.values(range, step).zip(other.values(at.0, at.1)).all(|(a, b)| is_copy(a, b))
     }
 
-    /// Whether steps of a range are too many different ones to be the same by chance.
+    /// Whether steps of a range are too many different ones to be the same by chance: as they are, or as they were before
+    /// one of the two was stored as f32.
     fn is_evidence(&self, range: usize, steps: Range<usize>) -> bool {
         let mut found = HashSet::new();
+        let exactly = |value: f64| if value == 0.0 { 0 } else { value.to_bits() };
         steps.len() >= LEAST_STRETCH
             && steps.into_iter().any(|step| {
-                found.insert(self.values(range, step).map(bits).collect::<Vec<u64>>());
+                found.insert(self.values(range, step).map(exactly).collect::<Vec<u64>>());
                 found.len() >= DISTINCT
             })
     }
@@ -297,7 +299,10 @@ impl<'a> Known<'a> {
                         continue;
                     }
                     let (from, to) = self.extent(trained, (range, step), *place);
-                    if trained.is_evidence(range, from..to) {
+                    let [other, begin] = [place.0, place.1 - (step - from)];
+                    if trained.is_evidence(range, from..to)
+                        || self.steps.is_evidence(other, begin..begin + (to - from))
+                    {
                         found.push(SharedStretch {
                             series: [trained.ranges[range].0, known],
                             start: trained.series(range).time[from],
@@ -435,6 +440,28 @@ mod tests {
         assert!(found(&[window(1, 0, 40)]).is_empty());
         assert_eq!(found(&[window(0, 10, 11)]), [0]);
         assert_eq!(found(&[window(0, 34, 6), window(0, 9, 2), window(2, 5, 1)]), [0, 2]);
+    }
+
+    #[test]
+    fn copies_in_f32_are_found_and_levels_that_it_cannot_tell_apart_are_told_by_what_they_were() {
+        let copy = |values: &[f64]| -> Vec<f64> {
+            values.iter().map(|value| f64::from(*value as f32)).collect()
+        };
+        let fine = walk("fine", 400);
+        let one = |values: &[f64], start: i64| set(vec![series("s", start, values)]);
+        for (ours, theirs) in [(fine.clone(), copy(&fine)), (copy(&fine), fine.clone())] {
+            let [found] = &shared(&one(&ours, 0), &one(&theirs[200..], 100))[..] else {
+                panic!("one stretch")
+            };
+            assert_eq!(found.steps, 300);
+        }
+        // A counter far from zero, whose steps f32 has as a few numbers.
+        let counter: Vec<f64> = (0..800).map(|at| 1.7e9 + 0.25 * f64::from(at)).collect();
+        let found = shared(&one(&counter, 0), &one(&counter[200..], 100));
+        assert_eq!(found.iter().map(|one| one.steps).collect::<Vec<_>>(), [300]);
+        // Another one, of the same numbers in f32, is no copy of it.
+        let other: Vec<f64> = counter.iter().map(|value| value + 0.125).collect();
+        assert!(shared(&one(&counter, 0), &one(&other, 0)).is_empty());
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl DataConfig {
         self.path.0.iter().chain(self.test.iter().flat_map(|test| &test.0))
     }
 
-    /// Whether series have groups, which stay in one part of a split.
+    /// Whether series have groups, which stay in one part of a split that draws whole series.
     pub fn is_grouped(&self) -> bool {
         self.columns.group.is_some() || self.group_pattern.is_some()
     }
@@ -183,7 +183,7 @@ pub struct Columns {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<String>,
     /// Column that names what each series belongs to with others, such as the subject of several recordings: all rows of a
-    /// series have one, and series of one group stay in one part of the split.
+    /// series have one, and series of one group stay in one part of a split that draws whole series.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Columns to learn from. By default `open`, `high`, `low` and `close` in any case where all

@@ -89,7 +89,8 @@ pub fn contest(
     together: &Together,
     contenders: &[Contender],
 ) -> Contest {
-    let block = config.block.unwrap_or(together.block).max(1);
+    let together = &together.asked(config.block);
+    let block = together.block.max(1);
     let truth = &together.sorted(truth)[..];
     let resampling = Resampling {
         stream: Stream::new(config.seed, "bootstrap"),

@@ -189,8 +189,9 @@ pub fn evaluate(
         same_windows("random encoder", pretrained, &parts)?;
         of_random.push(fit(&parts));
     }
-    let block = config.block.unwrap_or(together.block).clamp(1, pretrained.test.len());
-    let together = Together { block, ..together.clone() };
+    let together = together.asked(config.block);
+    let block = together.block.clamp(1, pretrained.test.len());
+    let together = Together { block, ..together };
     Ok(Some(measure(config, classes, pretrained, &together, [of_pretrained, of_random, of_raw])))
 }
 

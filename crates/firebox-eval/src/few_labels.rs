@@ -150,7 +150,8 @@ impl FewLabels {
         mut shares: Vec<SharePredictions>,
     ) -> Self {
         shares.sort_by(|a, b| a.share.total_cmp(&b.share));
-        let block = config.block.unwrap_or(together.block).clamp(1, truth.len().max(1));
+        let together = &together.asked(config.block);
+        let block = together.block.clamp(1, truth.len().max(1));
         let truth = &together.sorted(truth)[..];
         for predictions in shares.iter_mut().flat_map(|share| share.arms.values_mut()) {
             *predictions = predictions.sorted(together);

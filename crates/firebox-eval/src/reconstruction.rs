@@ -278,11 +278,11 @@ impl ReconstructionTally {
         if self.windows.is_empty() || self.channels.is_empty() {
             return None;
         }
-        let together = together.of_chosen(&self.places, 1);
+        let together = together.of_chosen(&self.places, 1).asked(config.block);
         let resampling = Resampling {
             stream: Stream::new(config.seed, "reconstruction bootstrap"),
             resamples: config.resamples,
-            block: config.block.unwrap_or(together.block).clamp(1, self.windows.len()),
+            block: together.block.clamp(1, self.windows.len()),
             units: together.units_in_order(),
             confidence: config.confidence,
         }

@@ -26,6 +26,14 @@ impl Together {
         Self { block: block.max(1), order: Vec::new(), units: Vec::new() }
     }
 
+    /// The same with blocks of this size, which then say all that is known of what hangs together, if it was asked for.
+    pub(crate) fn asked(&self, block: Option<usize>) -> Self {
+        match block {
+            Some(block) => Self { block: block.max(1), units: vec![], ..self.clone() },
+            None => self.clone(),
+        }
+    }
+
     /// The values of all windows, in the order of these.
     ///
     /// # Panics
@@ -50,6 +58,13 @@ impl Together {
         };
         number_anew(&mut units);
         Self { block, order, units }
+    }
+
+    /// The same with the windows of each unit behind each other, if there are units.
+    pub fn by_units(&self) -> Option<Self> {
+        let mut order: Vec<u32> = (0..self.units.len() as u32).collect();
+        order.sort_by_key(|window| self.units[*window as usize]);
+        (!self.units.is_empty()).then(|| Self { block: self.block, order, units: vec![] })
     }
 
     /// The units of all windows, in the order of these.

@@ -157,10 +157,10 @@ pub(crate) fn compared(reconstruction: &Reconstruction) -> Option<String> {
     };
     let ends = Estimate { low, high, ..*reduction }.ends(percent);
     let Some(range) = ends.map(|ends| format!("({interval} {ends})")) else {
-        let (word, windows) =
-            (if reduction.value >= 0.0 { "below" } else { "above" }, reconstruction.windows);
+        let word = if reduction.value >= 0.0 { "below" } else { "above" };
         return Some(format!(
-            "the model's error on masked steps is {size} {word} that of {fill}, of too few windows ({windows}) to say more"
+            "the model's error on masked steps is {size} {word} that of {fill}, and the test windows are too few to say more: they are as good as {}",
+            count(reconstruction.windows / reconstruction.block.max(1), "independent one")
         ));
     };
     let word = if reduction.value >= 0.0 { "below" } else { "above" };

@@ -4,12 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 
 use firebox_core::{Channel, ForecastScaler, Key, Normaliser, Precision, WindowRule};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Architecture, TOKENIZER};
+use crate::error::at;
+use crate::{Architecture, ExportError, TOKENIZER};
 
 /// Version of the card's form.
 pub const CARD_VERSION: u32 = 1;
@@ -136,6 +138,13 @@ fn add(value: &Value, is_card: bool, hasher: &mut blake3::Hasher) {
             hasher.update(format!("[{}:", values.len()).as_bytes());
             values.iter().for_each(|value| add(value, false, hasher));
         }
+        // Some tools write `1` for `1.0`.
+        Value::Number(number) if !number.is_i64() && !number.is_u64() => {
+            let value = number.as_f64().unwrap_or(f64::NAN);
+            let whole = value.fract() == 0.0 && value.abs() < 9e15;
+            let text = if whole { (value as i64).to_string() } else { number.to_string() };
+            hasher.update(format!("{text};").as_bytes());
+        }
         plain => {
             hasher.update(format!("{plain};").as_bytes());
         }
@@ -143,6 +152,32 @@ fn add(value: &Value, is_card: bool, hasher: &mut blake3::Hasher) {
 }
 
 impl ModelCard {
+    /// Reads a card.
+    ///
+    /// # Errors
+    /// If there is none, or it is of another version, or says something else than when it was written.
+    pub fn read(path: &Path) -> Result<Self, ExportError> {
+        let bytes = std::fs::read(path).map_err(at(path))?;
+        let refuse = |reason: String| ExportError::Card { path: path.to_path_buf(), reason };
+        let card: Value =
+            serde_json::from_slice(&bytes).map_err(|error| refuse(error.to_string()))?;
+        match card.get("version").and_then(Value::as_u64) {
+            Some(version) if version == u64::from(CARD_VERSION) => {}
+            found => {
+                let found = found.map_or("none".to_owned(), |found| found.to_string());
+                return Err(refuse(format!(
+                    "its version is {found}, and this build of Firebox reads {CARD_VERSION}"
+                )));
+            }
+        }
+        let sum = checksum(&card);
+        let card: Self = serde_json::from_value(card).map_err(|error| refuse(error.to_string()))?;
+        match card.checksum.is_empty() || card.checksum == sum {
+            true => Ok(card),
+            false => Err(ExportError::ChangedCard { path: path.to_path_buf() }),
+        }
+    }
+
     /// The card as named texts, for the metadata of other formats. Every name begins with
     /// `firebox.`; what is not a plain text is JSON.
     pub fn metadata(&self) -> Vec<(String, String)> {

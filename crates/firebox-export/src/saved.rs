@@ -10,8 +10,8 @@ use firebox_models::Parameter;
 use crate::card::checksum;
 use crate::error::at;
 use crate::{
-    CARD_VERSION, ExportError, Model, ModelCard, Part, Port, onnx, parameters_from_safetensors,
-    ports, safetensors,
+    ExportError, Model, ModelCard, Part, Port, onnx, parameters_from_safetensors, ports,
+    safetensors,
 };
 
 /// Name of the file of weights.
@@ -40,30 +40,10 @@ impl SavedModel {
     /// If there is none, or a file is damaged or of another version.
     pub fn read(folder: &Path) -> Result<Self, ExportError> {
         let path = folder.join(CARD);
-        let bytes = match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(ExportError::NoModel { path: folder.to_path_buf() });
-            }
-            read => read.map_err(at(&path))?,
-        };
-        let refuse = |reason: String| ExportError::Card { path: path.clone(), reason };
-        let card: serde_json::Value =
-            serde_json::from_slice(&bytes).map_err(|error| refuse(error.to_string()))?;
-        match card.get("version").and_then(serde_json::Value::as_u64) {
-            Some(version) if version == u64::from(CARD_VERSION) => {}
-            found => {
-                let found = found.map_or("none".to_owned(), |found| found.to_string());
-                return Err(refuse(format!(
-                    "its version is {found}, and this build of Firebox reads {CARD_VERSION}"
-                )));
-            }
+        if !path.exists() {
+            return Err(ExportError::NoModel { path: folder.to_path_buf() });
         }
-        let sum = checksum(&card);
-        let card: ModelCard =
-            serde_json::from_value(card).map_err(|error| refuse(error.to_string()))?;
-        if !card.checksum.is_empty() && card.checksum != sum {
-            return Err(ExportError::ChangedCard { path });
-        }
+        let card = ModelCard::read(&path)?;
         let path = folder.join(WEIGHTS);
         let bytes = std::fs::read(&path).map_err(at(&path))?;
         if hash(&bytes) != card.weights {

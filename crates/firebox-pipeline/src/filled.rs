@@ -6,6 +6,9 @@ use firebox_data::Checks;
 /// Share of the steps from which on it is told that they were put in, whatever is made of them. A choice.
 const MANY: f64 = 0.1;
 
+/// Share of the values up to which classes are made of too few of them to be told of. A choice.
+const FEW: f64 = 0.001;
+
 /// `25 of 1000 values of `close` (2.5 %)` for each of these channels that has some.
 pub(crate) fn counted<'a>(
     checks: &Checks,
@@ -31,8 +34,16 @@ pub(crate) fn in_labels(checks: &Checks, labels: &Labels, set: &SeriesSet) -> Op
     if !matches!(labels, Labels::Forward { .. } | Labels::Return { .. }) {
         return None;
     }
+    let steps: u64 = checks.by_series.iter().map(|series| series.steps_filled).sum();
     let looked_at = set.role(Role::Close).or_else(|| set.role(Role::Return))?;
-    let told = counted(checks, std::iter::once(set.channels()[looked_at].name.as_str()))?;
+    let name = set.channels()[looked_at].name.as_str();
+    let channels = checks.by_series.iter().flat_map(|series| &series.channels);
+    let values: u64 =
+        channels.filter(|channel| channel.channel == name).map(|channel| channel.filled).sum();
+    if (steps + values) as f64 <= FEW * checks.steps as f64 {
+        return None;
+    }
+    let told = counted(checks, std::iter::once(name))?;
     Some(format!(
         "{told} were not measured: `data.checks` put them in, and classes are made of them, in training and in the test. Nothing moves while a value is repeated, and then the moves of \
          several steps come at once, which a model can tell from the window before\n  \

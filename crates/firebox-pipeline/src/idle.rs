@@ -5,10 +5,10 @@ use std::path::Path;
 
 use firebox_eval::Arm;
 
-use crate::PipelineConfig;
 use crate::config::Kind;
 use crate::finetune::FinetuneConfig;
 use crate::layers::{self, ConfigError};
+use crate::{ForecastConfig, MultitimeframeConfig, PipelineConfig, PseudolabelConfig};
 
 /// Keys that do nothing: a table or a key with all below it, but for some of them, and why.
 struct Idle {
@@ -51,7 +51,14 @@ pub(crate) fn told(
     }
     let text = layers::text_of(file)?;
     let of_file = idle(&layers::parse(file, &text, [], &[])?);
-    let keys = layers::keys_of(&text);
+    let usual = PipelineConfig {
+        finetune: Some(FinetuneConfig::default()),
+        forecast: Some(ForecastConfig::default()),
+        multitimeframe: Some(MultitimeframeConfig::default()),
+        pseudolabel: Some(PseudolabelConfig::default()),
+        ..PipelineConfig::default()
+    };
+    let keys = layers::keys_of(&text, &usual);
     let still = of_file.iter().filter(|idle| now.iter().any(|now| now.key == idle.key));
     // Of a table one key, and those of one reason together.
     let mut by_reason: Vec<(&str, Vec<String>)> = vec![];
@@ -80,10 +87,6 @@ pub(crate) fn told(
 /// The keys that do nothing with these settings.
 fn idle(config: &PipelineConfig) -> Vec<Idle> {
     let mut idle = of_kind(config);
-    if config.loader.tokens > 0 {
-        let why = "`loader.tokens` says how large batches are";
-        idle.extend(["loader.batch_size", "finetune.batch_size"].map(|key| Idle::of(key, why)));
-    }
     let tables = ["finetune", "forecast", "multitimeframe", "pseudolabel"];
     let maskings = [
         config.finetune.as_ref().map(|table| table.masking),
@@ -142,9 +145,7 @@ fn of_arms(finetune: &FinetuneConfig) -> Vec<Idle> {
         }
     };
     idle.push(Idle { key: "train".to_owned(), but: OF_ARMS, why });
-    idle.extend(
-        ["augment.mode", "augment.versions", "loader.batch_size"].map(|key| Idle::of(key, why)),
-    );
+    idle.extend(["augment.versions", "loader.batch_size"].map(|key| Idle::of(key, why)));
     idle
 }
 
@@ -182,6 +183,9 @@ mod tests {
         // What is laid over a file may change that, and does not blame the file.
         assert!(said(&scratch, &[], &["finetune.arms=['fine-tuned']"]).is_empty());
         assert!(said(FINETUNE, &[], &["finetune.encoder=runs/a"]).is_empty());
+        // What a run writes has every key.
+        let whole = scratch.replace("frozen_epochs = 3", "frozen_epochs = 10\nleast_match = 0.9");
+        assert_eq!(said(&whole, &[], &[]).len(), 1, "{:?}", said(&whole, &[], &[]));
         let scaled = FINETUNE.replace("epochs = 2", "loss_scale = 'off'");
         assert!(said(&scaled, &[], &["finetune.encoder=runs/a"]).is_empty());
     }

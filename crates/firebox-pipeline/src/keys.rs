@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::feed::{drawn_on_device, effective};
 use crate::moments::horizon;
-use crate::{PipelineConfig, WindowConfig};
+use crate::{Kind, PipelineConfig, WindowConfig};
 
 /// Keys of every result, each containing those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,17 +61,22 @@ impl Keys {
             && config.data.test.is_none()
             && matches!(config.labels, Labels::Last | Labels::Majority { .. })
         {
-            windows = windows.field("classes", "mostly of series");
+            windows = windows.field("classes", "of series");
         }
         // Series whose steps are all of one class of a column were once drawn regardless of classes.
         if config.data.columns.label.is_some()
             && (of_given || matches!(config.split, Some(SplitRule::Series { .. })))
         {
-            windows = windows.field("classes", "mostly of columns");
+            windows = windows.field("classes", "of columns");
         }
         // Series that have steps of each other were once drawn for several parts.
         if of_given || matches!(config.split, Some(SplitRule::Series { .. })) {
             windows = windows.field("steps", "together");
+        }
+        // Series of one class in nine of ten steps are drawn evenly, and copies that were stored as f32 together.
+        let folds = config.pipeline == Kind::Multitimeframe;
+        if !folds && !matches!(config.split, Some(SplitRule::Time { .. })) {
+            windows = windows.field("draw", "by main class");
         }
         // Groups that have the same times were once drawn as a whole, whatever was told of them.
         if config.split.is_none()

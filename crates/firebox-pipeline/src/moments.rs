@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use firebox_core::{SeriesSet, Split, WindowList};
+use firebox_core::{Series, SeriesSet, Split, WindowList};
 
 use crate::PipelineConfig;
 
-/// The begin of 1971, in microseconds since that of 1970: times before it count from the begin of a recording.
-const CALENDAR: i64 = 365 * 24 * 3_600_000_000;
+/// A series that begins within this of the begin of 1970, in microseconds, counts from the begin of its recording.
+const DAY: i64 = 24 * 3_600_000_000;
 
 /// Share of a series from which on it has its times in common with others. A choice.
-const IN_COMMON: f64 = 0.5;
+pub(crate) const IN_COMMON: f64 = 0.5;
 
 /// From the first moment of something to its last one, in microseconds, with what it belongs to.
 #[derive(Clone, Copy, Debug)]
@@ -20,13 +20,12 @@ pub(crate) struct Span {
     pub(crate) unit: usize,
 }
 
-/// Whether times of the series are moments of one calendar, and do not begin anew with each recording.
-pub(crate) fn is_calendar(set: &SeriesSet, clock: bool) -> bool {
-    let mut begins = set.series().iter().filter_map(|series| series.time.first());
-    clock && begins.all(|begin| *begin >= CALENDAR)
+/// Whether the times of a series are moments of the calendar, and do not begin anew with each recording.
+fn is_of_calendar(series: &Series) -> bool {
+    series.time.first().is_some_and(|begin| !(0..DAY).contains(begin))
 }
 
-/// Of each series that has windows, from the first step of one to the last.
+/// Of each series that has windows, and times of the calendar, from the first step of one to the last.
 pub(crate) fn of_windows(
     set: &SeriesSet,
     windows: &WindowList,
@@ -34,6 +33,9 @@ pub(crate) fn of_windows(
 ) -> Vec<Span> {
     let mut spans = BTreeMap::<u32, Span>::new();
     for window in windows {
+        if !is_of_calendar(&set.series()[window.series as usize]) {
+            continue;
+        }
         let (time, steps) = (&set.series()[window.series as usize].time, window.steps());
         let [from, to] = [time[steps.start], time[steps.end - 1]];
         let own = Span { from, to, unit: unit(window.series) };
@@ -47,8 +49,9 @@ pub(crate) fn of_windows(
 
 /// The share of the time of the spans of `counted` units in which another unit has one, too.
 pub(crate) fn in_common(spans: &[Span], counted: impl Fn(usize) -> bool) -> f64 {
-    let ends =
-        spans.iter().flat_map(|span| [(span.from, 1, span.unit), (span.to + 1, -1, span.unit)]);
+    let ends = spans
+        .iter()
+        .flat_map(|span| [(span.from, 1, span.unit), (span.to.saturating_add(1), -1, span.unit)]);
     let mut ends: Vec<(i64, i64, usize)> = ends.collect();
     ends.sort_unstable();
     let (mut open, mut counting, mut before) = (BTreeMap::<usize, i64>::new(), 0i64, 0i64);
@@ -71,10 +74,11 @@ pub(crate) fn in_common(spans: &[Span], counted: impl Fn(usize) -> bool) -> f64 
 /// Whether units of series, such as groups, have most of their times in common with others.
 pub(crate) fn are_in_common(set: &SeriesSet, clock: bool) -> bool {
     let units = set.units();
-    let whole = set.series().iter().zip(units).filter_map(|(series, unit)| {
+    let series = set.series().iter().zip(units).filter(|(series, _)| is_of_calendar(series));
+    let whole = series.filter_map(|(series, unit)| {
         Some(Span { from: *series.time.first()?, to: *series.time.last()?, unit })
     });
-    is_calendar(set, clock) && in_common(&whole.collect::<Vec<_>>(), |_| true) >= IN_COMMON
+    clock && in_common(&whole.collect::<Vec<_>>(), |_| true) >= IN_COMMON
 }
 
 /// The largest number of steps after a window that its label or targets look at.
@@ -91,7 +95,7 @@ pub(crate) fn known_from_training(
     clock: bool,
 ) -> Option<String> {
     let (set, horizon) = (split.train.set(), horizon(config));
-    if split.boundaries.is_some() || horizon == 0 || !is_calendar(set, clock) {
+    if split.boundaries.is_some() || horizon == 0 || !clock {
         return None;
     }
     let mut spans = of_windows(set, split.train.windows(), |_| 0);
@@ -148,10 +152,14 @@ mod tests {
             });
             SeriesSet::new(vec![Channel::new("x", Role::Other)], vec![], series.collect()).unwrap()
         };
-        let year = 2 * CALENDAR;
+        let year = 730 * DAY;
         assert!(are_in_common(&set(&[year, year, year + 5]), true));
         assert!(!are_in_common(&set(&[0, 0, 0]), true));
         assert!(!are_in_common(&set(&[year, year]), false));
         assert!(!are_in_common(&set(&[year, year + 100_000_000]), true));
+        // A share of 1962 beside those of a later year, all of them before 1970, and a recording beside them.
+        assert!(are_in_common(&set(&[-8 * 365 * DAY, year, year]), true));
+        assert!(are_in_common(&set(&[-year, -year]), true));
+        assert!(are_in_common(&set(&[0, year, year]), true));
     }
 }

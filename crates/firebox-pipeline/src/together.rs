@@ -7,7 +7,7 @@ use firebox_eval::{Together, block_of_labels};
 
 use crate::PipelineConfig;
 use crate::measure::units_of;
-use crate::moments::{in_common, is_calendar, of_windows};
+use crate::moments::{IN_COMMON, in_common, of_windows};
 use crate::stages::Windows;
 
 /// Which windows of a test part hang together, which intervals must know: those that share a step of their values or labels,
@@ -35,10 +35,11 @@ pub(crate) fn together(
             if whole { 1 } else { config.window.length.div_ceil(config.window.stride) };
         let of_a_unit = size_of_units(list, unit).max(share_a_step);
         let spans = of_windows(set, list, unit);
-        if whole || !is_calendar(set, has_clock) || in_common(&spans, |_| true) < 0.5 {
+        if whole || !has_clock || in_common(&spans, |_| true) < IN_COMMON {
             return Together::every(of_a_unit);
         }
-        let timed = in_time(list, set, footprint, config.window.stride, has_clock);
+        let persist = Persist::OfMoments;
+        let timed = by_moments(list, set, footprint, config.window.stride, persist);
         return crossed(timed, of_a_unit, list, unit);
     }
     if whole {
@@ -93,7 +94,22 @@ pub(crate) fn in_time(
     stride: usize,
     has_clock: bool,
 ) -> Together {
-    let share_a_step = footprint.div_ceil(stride.max(1));
+    if !has_clock || units_of(windows, |series| series as usize) < 2 {
+        let share_a_step = footprint.div_ceil(stride.max(1));
+        return Together::every(share_a_step.max(block_of_labels(&of_series(windows))));
+    }
+    by_moments(windows, set, footprint, stride, Persist::OfSeries)
+}
+
+/// Whose labels persist: those of each series, or what most series have at a moment, where each series counts as one beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Persist {
+    OfSeries,
+    OfMoments,
+}
+
+/// The labels of each series.
+fn of_series(windows: &WindowList) -> Vec<Vec<u32>> {
     let mut labels: Vec<Vec<u32>> = vec![];
     let mut before = None;
     for window in windows {
@@ -106,10 +122,38 @@ pub(crate) fn in_time(
             own.push(label);
         }
     }
-    let block = share_a_step.max(block_of_labels(&labels));
-    if !has_clock || units_of(windows, |series| series as usize) < 2 {
-        return Together::every(block);
+    labels
+}
+
+/// The label that most windows have at each moment, and how many windows a moment has in the mean. A moment is as long as
+/// the time between two windows of a series.
+fn of_moments(windows: &WindowList, starts: &[i64]) -> (Vec<u32>, usize) {
+    let mut pairs = windows.iter().zip(starts).zip(windows.iter().zip(starts).skip(1));
+    let between = pairs.find(|((one, _), (next, _))| one.series == next.series);
+    let between = between.map_or(1, |((_, one), (_, next))| (next - one).max(1));
+    let mut moments = BTreeMap::<i64, BTreeMap<u32, usize>>::new();
+    for (window, start) in windows.iter().zip(starts) {
+        let moment = moments.entry(start.div_euclid(between)).or_default();
+        if let Some(label) = window.label {
+            *moment.entry(label).or_default() += 1;
+        }
     }
+    let labels = moments.values().filter_map(|labels| {
+        let most = labels.iter().max_by_key(|(label, count)| (**count, std::cmp::Reverse(**label)));
+        most.map(|(label, _)| *label)
+    });
+    (labels.collect(), windows.len().div_ceil(moments.len().max(1)))
+}
+
+/// The same of windows of several series that have times.
+fn by_moments(
+    windows: &WindowList,
+    set: &SeriesSet,
+    footprint: usize,
+    stride: usize,
+    persist: Persist,
+) -> Together {
+    let share_a_step = footprint.div_ceil(stride.max(1));
     // The first moment that each window looks at, and the last.
     let moments: Vec<[i64; 2]> = windows
         .iter()
@@ -129,8 +173,18 @@ pub(crate) fn in_time(
     };
     let all: u64 = order.iter().enumerate().map(beside).sum();
     let at_once = all.div_ceil(order.len().max(1) as u64) as usize;
-    // Labels persist over as many windows of each of the series that go on at once.
-    let block = (at_once * block).div_ceil(share_a_step.max(1)).max(block);
+    let block = match persist {
+        // Labels persist over as many windows of each of the series that go on at once.
+        Persist::OfSeries => {
+            let block = share_a_step.max(block_of_labels(&of_series(windows)));
+            (at_once * block).div_ceil(share_a_step.max(1)).max(block)
+        }
+        Persist::OfMoments => {
+            let begins: Vec<i64> = moments.iter().map(|[start, _]| *start).collect();
+            let (labels, in_each) = of_moments(windows, &begins);
+            at_once.max(in_each * block_of_labels(&[labels]))
+        }
+    };
     Together { block: block.clamp(1, order.len().max(1)), order, units: vec![] }
 }
 
@@ -207,6 +261,21 @@ mod tests {
         // Without a clock, nothing is known of their times.
         let without = in_time(windows, part.set(), 20, 10, false);
         assert!(without.order.is_empty() && without.block <= 3, "{without:?}");
+    }
+
+    #[test]
+    fn labels_of_moments_persist_where_all_series_have_them_and_not_where_each_has_its_own() {
+        let block = |label: &dyn Fn(usize, usize) -> u32| {
+            let part = test_part(&[0, 0, 0, 0, 0, 0], 1000, 10, label);
+            by_moments(part.windows(), part.set(), 20, 10, Persist::OfMoments).block
+        };
+        // Two windows of each of six series share a step.
+        assert!((9..=14).contains(&block(&noise)), "{}", block(&noise));
+        let own = |series, _| series as u32 % 2;
+        assert!((9..=14).contains(&block(&own)), "{}", block(&own));
+        // Regimes of 200 steps, 20 windows of each.
+        let common = |_, step| (step / 200 % 2) as u32;
+        assert!(block(&common) > 60, "{}", block(&common));
     }
 
     #[test]

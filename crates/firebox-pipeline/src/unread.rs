@@ -84,7 +84,6 @@ mod tests {
             ("[labels.return]\nthreshold = 0.0\nhorizon = ", "labels.return.horizon"),
             ("[labels.forward]\nthreshold = 0.0\nhorizon = ", "labels.forward.horizon"),
             ("[split.time]\ngap = ", "split.time.gap"),
-            ("[window]\nlength = ", "window.length"),
         ] {
             let said = said(&format!("{begin}4294967296"));
             assert!(said.contains(&format!("`{key}` has 4294967296 steps; {most}")), "{said}");

@@ -113,7 +113,7 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
         let rate = group.learning_rate.unwrap_or(1.0);
         let base = config.optimizer.learning_rate();
         let fits = |rate: f64| rate > 0.0 && (rate / base).is_finite() && (rate as f32).is_finite();
-        let allowed = "above 0, and a finite multiple of the optimizer's";
+        let allowed = "above 0, finite in f32, and a finite multiple of the optimizer's";
         check("groups.learning_rate", rate, fits, allowed)?;
         let decay = group.weight_decay.unwrap_or(0.0);
         check(

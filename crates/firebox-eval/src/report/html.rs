@@ -286,7 +286,7 @@ fn cell(text: &str) -> String {
 fn interval_of(estimate: &Estimate, confidence: f64) -> String {
     match estimate.ends(percent) {
         Some(ends) => format!("{}: {ends}", percent_interval(confidence)),
-        None => "too few windows for an interval".to_owned(),
+        None => "too few independent windows for an interval".to_owned(),
     }
 }
 

@@ -134,7 +134,7 @@ impl FinetuneConfig {
         if let Some((key, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return refuse(key, "0".to_owned(), "it must be at least 1");
         }
-        if self.frozen_epochs >= self.epochs {
+        if self.arms.contains(&Arm::FineTuned) && self.frozen_epochs >= self.epochs {
             let allowed = "it must be below `finetune.epochs`; for an encoder that is never trained there is the arm pre-trained-frozen";
             return refuse("frozen_epochs", self.frozen_epochs.to_string(), allowed);
         }
@@ -157,7 +157,7 @@ impl FinetuneConfig {
                 return refuse(key, found, &format!("it must be {allowed}"));
             }
         }
-        Arm::ALL.iter().try_for_each(|arm| Ok(self.training(*arm).validate()?))
+        self.arms.iter().try_for_each(|arm| Ok(self.training(*arm).validate()?))
     }
 
     /// The settings of the training loop for an arm.

@@ -151,7 +151,10 @@ impl Chain for Finetune {
     }
 
     fn own_batches(&self, config: &PipelineConfig) -> Option<&'static str> {
-        settings(config).encoder.is_some().then_some("finetune.batch_size")
+        // Nothing is pre-trained here.
+        let settings = settings(config);
+        let begins = settings.arms.iter().any(|arm| arm.is_pretrained());
+        (settings.encoder.is_some() || !begins).then_some("finetune.batch_size")
     }
 
     /// The encoder does, in pre-training and in every arm that trains it.

@@ -80,9 +80,7 @@ impl Origin {
         };
         let pipeline = run.map(|run| run.join(PIPELINE)).filter(|at| at.is_file());
         let cards = folders.iter().flat_map(|at| [at.join(CARD), at.join(MODEL).join(CARD)]);
-        let card = cards
-            .into_iter()
-            .find_map(|card| serde_json::from_slice::<ModelCard>(&fs::read(card).ok()?).ok());
+        let card = cards.into_iter().find_map(|card| ModelCard::read(&card).ok());
         Ok(Self {
             path: path.to_owned(),
             settings: pipeline.and_then(|file| crate::load(&file, [], &[]).ok()),

@@ -141,10 +141,18 @@ pub(crate) fn parse(
     figment.extract().map_err(|error| incomplete.unwrap_or_else(|| of_file(error)))
 }
 
-/// The keys that a file has, each after its tables, as `train.epochs`.
-pub(crate) fn keys_of(text: &str) -> Vec<String> {
-    let table = toml::from_str::<Table>(text).ok();
-    table.and_then(|table| Value::serialize(table).ok()).map_or_else(Vec::new, |all| leaves(&all))
+/// The keys that a file has with other values than `usual`, each after its tables, as `train.epochs`. What runs and searches
+/// write has every key.
+pub(crate) fn keys_of(text: &str, usual: &PipelineConfig) -> Vec<String> {
+    let Ok(table) = toml::from_str::<Table>(text) else { return vec![] };
+    let (Ok(own), Ok(usual)) = (serde_json::to_value(&table), serde_json::to_value(usual)) else {
+        return vec![];
+    };
+    let at = |all: &serde_json::Value, key: &str| {
+        key.split('.').try_fold(all.clone(), |table, key| table.get(key).cloned())
+    };
+    let keys = Value::serialize(table).map_or_else(|_| vec![], |all| leaves(&all));
+    keys.into_iter().filter(|key| at(&own, key) != at(&usual, key)).collect()
 }
 
 /// The keys that are laid over a file, each with where it stands.

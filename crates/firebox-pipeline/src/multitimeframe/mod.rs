@@ -168,6 +168,10 @@ impl Chain for Multitimeframe {
             .iter()
             .map(|fold| train::FoldParts::new(fold, run.config.window.normalise))
             .collect::<Result<_, _>>()?;
+        // Most folds have the steps of the one before.
+        if let (Some(fold), Some(first)) = (folds.first(), parts.first()) {
+            run.warn_of_unscaled(&first.normaliser, &unchanging_channels(&fold.split.train));
+        }
         if let Some(largest) = parts.iter().max_by_key(|parts| parts.train.windows().len()) {
             work.reasons.push(run.placed(run.learnt(largest)?.as_ref())?.reason());
         }

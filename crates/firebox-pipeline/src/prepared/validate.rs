@@ -102,12 +102,7 @@ fn check_steps(config: &PipelineConfig) -> Result<(), PipelineError> {
         Labels::Return { horizon, .. } => Some(("labels.return.horizon", horizon)),
         _ => None,
     };
-    let all = [
-        ("window.length", Some(config.window.length)),
-        ("window.stride", Some(config.window.stride)),
-        ("split.time.gap", gap),
-        ("multitimeframe.folds.embargo", embargo),
-    ];
+    let all = [("split.time.gap", gap), ("multitimeframe.folds.embargo", embargo)];
     let all = all.into_iter().filter_map(|(key, steps)| Some((key, steps?)));
     let season = config.forecast.as_ref().and_then(|table| table.season);
     let all = all.chain(season.map(|season| ("forecast.season", season)));

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Stream};
 use firebox_eval::{
-    Agreement, Estimate, Evaluation, Outcome, Resampling, Sources, Verdict, evaluate_encoder,
-    number,
+    Agreement, Estimate, Evaluation, Outcome, Resampling, Sources, Together, Verdict,
+    evaluate_encoder, number,
 };
 use firebox_loader::{NormalisedWindows, Source};
 use serde::Serialize;
@@ -150,18 +150,26 @@ pub(super) fn judge(
     ];
     let evaluate = &run.config.evaluate;
     let hanging = together(run.config, windows, &windows.parts.test.labelled());
-    let resampling = Resampling {
-        stream: Stream::new(evaluate.seed, "halves"),
-        resamples: evaluate.resamples,
-        block: evaluate.block.unwrap_or(hanging.block).max(1),
-        units: vec![],
-        confidence: evaluate.confidence,
+    let judged = |hanging: &Together| {
+        let resampling = Resampling {
+            stream: Stream::new(evaluate.seed, "halves"),
+            resamples: evaluate.resamples,
+            block: evaluate.block.unwrap_or(hanging.block).max(1),
+            units: vec![],
+            confidence: evaluate.confidence,
+        };
+        let sorted = subjects.map(|(name, clusters)| (name, hanging.sorted(clusters)));
+        let subjects: [(&'static str, &Vec<u32>); 3] =
+            std::array::from_fn(|place| (sorted[place].0, &sorted[place].1));
+        with_intervals(&resampling, &hanging.sorted(&truth), &subjects)
     };
-    let (truth, sorted) =
-        (hanging.sorted(&truth), subjects.map(|(name, clusters)| (name, hanging.sorted(clusters))));
-    let subjects: [(&'static str, &Vec<u32>); 3] =
-        std::array::from_fn(|place| (sorted[place].0, &sorted[place].1));
-    let (subjects, leads) = with_intervals(&resampling, &truth, &subjects);
+    let (mut subjects, mut leads) = judged(&hanging);
+    // Halves are drawn by moments or by units; windows hang together by both, so the wider one is told.
+    if let Some(by_units) = hanging.by_units().filter(|_| evaluate.block.is_none()) {
+        let (others, other_leads) = judged(&by_units);
+        subjects.iter_mut().zip(&others).for_each(|(own, other)| own.widen(other));
+        leads.iter_mut().zip(&other_leads).for_each(|(own, other)| *own = wider(*own, *other));
+    }
     let evaluation = probe(run, settings, windows, parts, iterated)?;
     let (windows, confidence) = (truth.len(), evaluate.confidence);
     Ok(Judged { windows, by_iteration, subjects, leads, confidence, evaluation })
@@ -193,6 +201,20 @@ fn write_test(
 }
 
 /// Agreements and leads of the first subject, on the same halves of the windows.
+/// Of two estimates of one value, all that either interval holds.
+fn wider(one: Estimate, other: Estimate) -> Estimate {
+    Estimate { low: one.low.min(other.low), high: one.high.max(other.high), ..one }
+}
+
+impl Judgement {
+    fn widen(&mut self, other: &Self) {
+        self.purity = wider(self.purity, other.purity);
+        self.normalised_information =
+            wider(self.normalised_information, other.normalised_information);
+        self.adjusted_rand = wider(self.adjusted_rand, other.adjusted_rand);
+    }
+}
+
 fn with_intervals(
     resampling: &Resampling,
     truth: &[u32],
