@@ -357,13 +357,59 @@ impl Architecture {
     /// # Errors
     /// If a setting is out of its range, or the weights are not exactly those of the model.
     pub fn build(&self, weights: Vec<Parameter>, device: &Device) -> Result<Model, ExportError> {
+        self.check_size(&weights)?;
         let mut model = self.init(device)?;
         each_model!(&mut model, inner => write_parameters(inner, weights))?;
         Ok(model)
     }
 
+    /// Refuses settings of a far larger model before there is one, which may not fit in memory.
+    fn check_size(&self, weights: &[Parameter]) -> Result<(), ExportError> {
+        let (asked, given) = (self.numbers(), weights.iter().map(|one| one.values.len()).sum());
+        match asked > 2.0 * given as f64 + 1e6 {
+            true => Err(ExportError::Size { asked, given }),
+            false => Ok(()),
+        }
+    }
+
+    /// How many numbers a model of these settings has; of one with a head on an encoder, at least.
+    fn numbers(&self) -> f64 {
+        match self {
+            Self::BilstmMae { config, channels } => config.parameters(*channels),
+            Self::CnnBilstm { config, channels, classes } => config.parameters(*channels, *classes),
+            Self::Transformer { config, channels, time, classes } => {
+                config.parameters(*channels, *time, *classes)
+            }
+            Self::Mlp { config, time, channels, classes } => {
+                config.parameters([*time, *channels], *classes)
+            }
+            Self::Bert { config } => config.parameters(),
+            Self::StackedLstm { config, channels, statics, outputs } => {
+                config.parameters(*channels, *statics, *outputs)
+            }
+            Self::PatchTransformer { config, channels }
+            | Self::PatchClassifier { encoder: config, channels, .. } => {
+                config.parameters(*channels)
+            }
+            Self::BilstmAttention { config, channels, classes } => {
+                config.parameters(*channels, *classes)
+            }
+            Self::Dilated { config, channels } => config.parameters(*channels),
+            Self::Recurrent { config, channels }
+            | Self::RecurrentClassifier { encoder: config, channels, .. } => {
+                config.parameters(*channels)
+            }
+            Self::Masked { config, channels, time } => config.parameters(*channels, *time),
+            Self::EncoderClassifier { encoder, channels, time, .. } => {
+                encoder.parameters(*channels, *time)
+            }
+            Self::Text { encoder, .. } => encoder.parameters(),
+        }
+    }
+
     /// Checks that these are the weights of the model.
     pub(crate) fn check(&self, parameters: &[Parameter]) -> Result<(), ExportError> {
+        self.check_size(parameters)?;
         let model = self.init(&Device::default())?;
         let mismatch = each_model!(&model, inner => {
             firebox_models::compare_parameters(inner, parameters)

@@ -10,6 +10,16 @@ pub enum ExportError {
     /// Settings out of range, or weights of another model.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// Settings of a far larger model than the weights are of.
+    #[error(
+        "a model of these settings has {asked:.3e} numbers and more, and the weights have {given}: they are of another model"
+    )]
+    Size {
+        /// Numbers of a model of the settings, at least.
+        asked: f64,
+        /// Numbers of the weights.
+        given: usize,
+    },
     /// A parameter that the graph needs.
     #[error("the weights have no matrix or vector `{name}`, which the exported graph needs")]
     Missing {

@@ -7,7 +7,7 @@ mod zoo;
 use burn::tensor::{Device, Tensor};
 use firebox_core::Precision;
 use firebox_export::{
-    CARD, ExportError, SavedModel, WEIGHTS, parameters_from_safetensors, write_together,
+    CARD, ExportError, ModelCard, SavedModel, WEIGHTS, parameters_from_safetensors, write_together,
 };
 use zoo::{channels, saved, zoo};
 
@@ -118,6 +118,50 @@ fn what_is_damaged_missing_or_of_another_version_is_refused() {
     assert_eq!(SavedModel::read(path).unwrap().card.window.length, 12);
     let message = refused(&card[..100], &weights);
     assert!(message.contains("is not the card of a model"), "{message}");
+}
+
+#[test]
+fn settings_of_a_far_larger_model_are_refused_before_there_is_one() {
+    let mut refused = 0;
+    for (name, architecture) in zoo() {
+        let model = saved(&architecture, 3);
+        // Those that are one model's pass.
+        model.build(&Device::default()).unwrap();
+        // Every number of the settings, one by one, as an edited card may have it.
+        let settings = serde_json::to_value(&architecture).unwrap();
+        for place in numbers(&settings) {
+            let mut changed = settings.clone();
+            *changed.pointer_mut(&place).unwrap() = serde_json::json!(1u64 << 40);
+            let Ok(larger) = serde_json::from_value(changed) else { continue };
+            let card = ModelCard { architecture: larger, ..model.card.clone() };
+            let error = SavedModel { card, ..model.clone() }.build(&Device::default()).unwrap_err();
+            refused += usize::from(matches!(error, ExportError::Size { .. }));
+        }
+        assert!(refused > 0, "{name}");
+    }
+    assert!(refused > 50, "{refused}");
+}
+
+/// Where whole numbers that are sizes of the model stand.
+fn numbers(value: &serde_json::Value) -> Vec<String> {
+    let of = |(key, value): (String, &serde_json::Value)| -> Vec<String> {
+        let sizes = ["hidden", "width", "channels", "decoder_hidden", "feedforward", "output"];
+        match value.is_u64() && sizes.contains(&key.as_str()) {
+            true => vec![format!("/{key}")],
+            false => numbers(value).into_iter().map(|rest| format!("/{key}{rest}")).collect(),
+        }
+    };
+    match value {
+        serde_json::Value::Object(table) => {
+            table.iter().flat_map(|(key, value)| of((key.clone(), value))).collect()
+        }
+        serde_json::Value::Array(all) => (0..)
+            .map(|at: usize| at.to_string())
+            .zip(all)
+            .flat_map(|(key, value)| of((key, value)))
+            .collect(),
+        _ => vec![],
+    }
 }
 
 #[test]

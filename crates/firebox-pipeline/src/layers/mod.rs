@@ -148,11 +148,12 @@ pub(crate) fn keys_of(text: &str, usual: &PipelineConfig) -> Vec<String> {
     let (Ok(own), Ok(usual)) = (serde_json::to_value(&table), serde_json::to_value(usual)) else {
         return vec![];
     };
-    let at = |all: &serde_json::Value, key: &str| {
-        key.split('.').try_fold(all.clone(), |table, key| table.get(key).cloned())
-    };
     let keys = Value::serialize(table).map_or_else(|_| vec![], |all| leaves(&all));
-    keys.into_iter().filter(|key| at(&own, key) != at(&usual, key)).collect()
+    keys.into_iter().filter(|key| value_at(&own, key) != value_at(&usual, key)).collect()
+}
+
+fn value_at<'a>(all: &'a serde_json::Value, key: &str) -> Option<&'a serde_json::Value> {
+    key.split('.').try_fold(all, |table, key| table.get(key))
 }
 
 /// The keys that are laid over a file, each with where it stands.
