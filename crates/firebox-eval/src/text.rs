@@ -41,10 +41,8 @@ impl Decimals {
 
     /// An estimate with its interval, if it has one; `–` for none.
     pub fn interval(self, estimate: &Estimate) -> String {
-        let Estimate { value, low, high } = *estimate;
-        match value.is_finite() {
-            true if !estimate.has_interval() => self.show(value),
-            true => format!("{} ({} to {})", self.show(value), self.show(low), self.show(high)),
+        match estimate.value.is_finite() {
+            true => estimate.with_interval(|value| self.show(value)),
             false => "–".to_owned(),
         }
     }

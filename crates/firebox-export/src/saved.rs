@@ -40,10 +40,14 @@ impl SavedModel {
     /// If there is none, or a file is damaged or of another version.
     pub fn read(folder: &Path) -> Result<Self, ExportError> {
         let path = folder.join(CARD);
-        if !path.exists() {
-            return Err(ExportError::NoModel { path: folder.to_path_buf() });
-        }
-        let card = ModelCard::read(&path)?;
+        let card = match ModelCard::read(&path) {
+            Err(ExportError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                return Err(ExportError::NoModel { path: folder.to_path_buf() });
+            }
+            read => read?,
+        };
         let path = folder.join(WEIGHTS);
         let bytes = std::fs::read(&path).map_err(at(&path))?;
         if hash(&bytes) != card.weights {

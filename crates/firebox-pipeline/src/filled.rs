@@ -9,18 +9,25 @@ const MANY: f64 = 0.1;
 /// Share of the values up to which classes are made of too few of them to be told of. A choice.
 const FEW: f64 = 0.001;
 
+/// How many steps were put in.
+fn steps(checks: &Checks) -> u64 {
+    checks.by_series.iter().map(|series| series.steps_filled).sum()
+}
+
+/// How many values of a channel were put in, those of whole steps among them.
+fn values(checks: &Checks, name: &str) -> u64 {
+    let channels = checks.by_series.iter().flat_map(|series| &series.channels);
+    let own = channels.filter(|channel| channel.channel == name);
+    steps(checks) + own.map(|channel| channel.filled).sum::<u64>()
+}
+
 /// `25 of 1000 values of `close` (2.5 %)` for each of these channels that has some.
 pub(crate) fn counted<'a>(
     checks: &Checks,
     channels: impl Iterator<Item = &'a str>,
 ) -> Option<String> {
-    let steps: u64 = checks.by_series.iter().map(|series| series.steps_filled).sum();
-    let of = |name: &str| -> u64 {
-        let channels = checks.by_series.iter().flat_map(|series| &series.channels);
-        channels.filter(|channel| channel.channel == name).map(|channel| channel.filled).sum()
-    };
     let told = channels.filter_map(|name| {
-        let values = of(name) + steps;
+        let values = values(checks, name);
         let share = 100.0 * values as f64 / checks.steps.max(1) as f64;
         (values > 0)
             .then(|| format!("{values} of {} values of `{name}` ({share:.1} %)", checks.steps))
@@ -34,13 +41,9 @@ pub(crate) fn in_labels(checks: &Checks, labels: &Labels, set: &SeriesSet) -> Op
     if !matches!(labels, Labels::Forward { .. } | Labels::Return { .. }) {
         return None;
     }
-    let steps: u64 = checks.by_series.iter().map(|series| series.steps_filled).sum();
     let looked_at = set.role(Role::Close).or_else(|| set.role(Role::Return))?;
     let name = set.channels()[looked_at].name.as_str();
-    let channels = checks.by_series.iter().flat_map(|series| &series.channels);
-    let values: u64 =
-        channels.filter(|channel| channel.channel == name).map(|channel| channel.filled).sum();
-    if (steps + values) as f64 <= FEW * checks.steps as f64 {
+    if values(checks, name) as f64 <= FEW * checks.steps as f64 {
         return None;
     }
     let told = counted(checks, std::iter::once(name))?;
@@ -53,7 +56,7 @@ pub(crate) fn in_labels(checks: &Checks, labels: &Labels, set: &SeriesSet) -> Op
 
 /// What is said of many steps that were put in.
 pub(crate) fn in_steps(checks: &Checks) -> Option<String> {
-    let filled: u64 = checks.by_series.iter().map(|series| series.steps_filled).sum();
+    let filled = steps(checks);
     let share = filled as f64 / checks.steps.max(1) as f64;
     (share >= MANY).then(|| {
         format!(

@@ -15,9 +15,9 @@ pub(crate) const IN_COMMON: f64 = 0.5;
 /// From the first moment of something to its last one, in microseconds, with what it belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
-    pub(crate) from: i64,
-    pub(crate) to: i64,
-    pub(crate) unit: usize,
+    from: i64,
+    to: i64,
+    unit: usize,
 }
 
 /// Whether the times of a series are moments of the calendar, and do not begin anew with each recording.
@@ -33,10 +33,11 @@ pub(crate) fn of_windows(
 ) -> Vec<Span> {
     let mut spans = BTreeMap::<u32, Span>::new();
     for window in windows {
-        if !is_of_calendar(&set.series()[window.series as usize]) {
+        let series = &set.series()[window.series as usize];
+        if !is_of_calendar(series) {
             continue;
         }
-        let (time, steps) = (&set.series()[window.series as usize].time, window.steps());
+        let (time, steps) = (&series.time, window.steps());
         let [from, to] = [time[steps.start], time[steps.end - 1]];
         let own = Span { from, to, unit: unit(window.series) };
         spans

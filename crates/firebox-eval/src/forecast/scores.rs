@@ -1,7 +1,6 @@
 //! Errors of forecasts with their intervals, and the model beside its baselines.
 
 use super::{BlockOf, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecasts};
-use crate::bootstrap::FEWEST_BLOCKS;
 use crate::{Estimate, EvalError, Resampling};
 
 /// Sums kept of each window and output of a run: absolute, squared and scaled absolute error.
@@ -57,17 +56,16 @@ pub fn evaluate_forecasts(
     let all: Vec<_> = std::iter::once((0, windows)).collect();
     let values = sums.metrics(&all, |_, runs| (0..runs).collect());
     let block = resampling.block.clamp(1, windows);
-    let resamples = if windows / block < FEWEST_BLOCKS { 0 } else { resampling.resamples };
-    let resampled =
-        Resampling { resamples, ..resampling.clone() }.map_blocks(windows, |blocks, stream| {
-            sums.metrics(blocks, |place, runs| match runs {
-                1 => vec![0],
-                _ => {
-                    let mut draws = stream.substream(place as u64).draws();
-                    (0..runs).map(|_| draws.below(runs as u64) as usize).collect()
-                }
-            })
-        });
+    let enough = resampling.clone().if_enough(windows);
+    let resampled = enough.map_blocks(windows, |blocks, stream| {
+        sums.metrics(blocks, |place, runs| match runs {
+            1 => vec![0],
+            _ => {
+                let mut draws = stream.substream(place as u64).draws();
+                (0..runs).map(|_| draws.below(runs as u64) as usize).collect()
+            }
+        })
+    });
     let estimate = |of: &dyn Fn(&[Metrics]) -> f64| {
         let resampled: Vec<f64> = resampled.iter().map(|metrics| of(metrics)).collect();
         Estimate::from_resamples(of(&values), &resampled, resampling.confidence)

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::plot::{Bucket, Scale, buckets, coordinate, escape, fitted, path, range, text_width};
-use super::tables::with_interval;
 use crate::Estimate;
 use crate::text::{grouped, significant};
 
@@ -234,7 +233,7 @@ pub(super) fn interval_chart(
         let middle = 4.0 + ROW * (place as f64 + 0.5);
         let Estimate { value, low, high } = row.estimate;
         let class = if row.own { "own" } else { "other" };
-        let title = format!("{}: {}", row.label, with_interval(row.estimate, format));
+        let title = format!("{}: {}", row.label, row.estimate.with_interval(format));
         let _ = write!(
             body,
             r#"<g class="{class}"><title>{}</title><text class="label" x="{}" y="{}" text-anchor="end">{}</text>"#,

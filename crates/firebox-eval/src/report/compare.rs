@@ -8,7 +8,6 @@ use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart}
 use super::html::{MADE_BY, Section, page, table};
 use super::plot::escape;
 use super::sections::folded;
-use super::tables::with_interval;
 use super::write::replace;
 use super::{Curves, Report, StepPoint, Table};
 use crate::text::{count, duration, grouped, percent, significant};
@@ -460,7 +459,7 @@ fn score_table(all: &[(&str, TestScore)]) -> Table {
             "" => test.metric.clone(),
             model => format!("{}, {model}", test.metric),
         };
-        vec![(*run).to_owned(), what, with_interval(test.estimate, test.format())]
+        vec![(*run).to_owned(), what, test.estimate.with_interval(test.format())]
     };
     Table {
         title: "Scores".to_owned(),

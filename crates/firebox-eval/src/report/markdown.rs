@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use super::tables::with_interval;
 use super::{Card, Chart, Interval, Report, Table, tables};
 use crate::text::{duration, percent, significant};
 
@@ -141,7 +140,7 @@ fn section(out: &mut String, title: &str, write: impl FnOnce(&mut String)) {
 fn write_intervals(out: &mut String, chart: &Chart) {
     let Chart::Intervals { title, rows, share, .. } = chart else { return };
     let format = if *share { percent } else { significant };
-    let row = |row: &Interval| vec![row.name.clone(), with_interval(row.estimate, format)];
+    let row = |row: &Interval| vec![row.name.clone(), row.estimate.with_interval(format)];
     let table = Table {
         title: title.clone(),
         note: String::new(),

@@ -3,7 +3,7 @@
 use super::{Report, Table};
 use crate::text::{bytes, count, duration, grouped, percent, signed_points, significant};
 use crate::verdict::{FEWEST_WINDOWS, TOO_FEW, percent_interval};
-use crate::{Difference, Estimate, Evaluation, Head, Metric, Reconstruction, Score, Subject};
+use crate::{Difference, Evaluation, Head, Metric, Reconstruction, Score, Subject};
 
 fn table<const N: usize>(title: &str, note: String, columns: [&str; N]) -> Table {
     Table {
@@ -12,11 +12,6 @@ fn table<const N: usize>(title: &str, note: String, columns: [&str; N]) -> Table
         columns: columns.map(str::to_owned).to_vec(),
         rows: vec![],
     }
-}
-
-/// `84.2 % (81.0 % to 87.1 %)`, or the value alone where there is no interval.
-pub(super) fn with_interval(estimate: Estimate, format: fn(f64) -> String) -> String {
-    estimate.with_interval(format)
 }
 
 /// A subject with its head: `pre-trained encoder, linear probe`.
@@ -52,7 +47,7 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
     let columns = ["subject", "accuracy", "balanced accuracy", "macro F1", "weighted F1", "seeds"];
     let mut out = table("Scores", note, columns);
     for score in &evaluation.scores {
-        let cell = |metric| with_interval(score.metric(metric), percent);
+        let cell = |metric| score.metric(metric).with_interval(percent);
         let seeds = match score.spread {
             Some(spread) => {
                 format!("{} (± {} points)", score.runs, crate::text::number(100.0 * spread, 1))
@@ -104,9 +99,7 @@ pub(super) fn differences(evaluation: &Evaluation) -> Table {
                 .differences
                 .iter()
                 .find(|d| (d.head, d.baseline, d.metric) == (*head, *baseline, *metric));
-            row.push(
-                found.map_or_else(String::new, |d| with_interval(d.difference, signed_points)),
-            );
+            row.push(found.map_or_else(String::new, |d| d.difference.with_interval(signed_points)));
         }
         out.rows.push(row);
     }
@@ -163,9 +156,9 @@ pub(super) fn reconstruction(reconstruction: &Reconstruction) -> Table {
         let lower = reconstruction.reductions.iter().find(|r| r.fill == score.fill);
         let mut row = vec![
             score.fill.name().to_owned(),
-            with_interval(score.mean_squared_error, significant),
+            score.mean_squared_error.with_interval(significant),
             significant(score.mean_absolute_error),
-            lower.map_or_else(|| "–".to_owned(), |r| with_interval(r.reduction, percent)),
+            lower.map_or_else(|| "–".to_owned(), |r| r.reduction.with_interval(percent)),
         ];
         row.extend(score.per_channel.iter().take(shown).map(|value| significant(*value)));
         out.rows.push(row);

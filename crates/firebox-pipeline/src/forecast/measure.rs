@@ -329,3 +329,37 @@ impl<'a> Rows<'a> {
         statics.iter_mut().zip(own).for_each(|(out, value)| *out = f64::from(*value));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use firebox_data::{ChannelChecks, SeriesChecks};
+
+    use super::*;
+
+    #[test]
+    fn targets_that_nobody_measured_are_told_of() {
+        let channel = |name: &str, filled| ChannelChecks {
+            channel: name.to_owned(),
+            filled,
+            ..ChannelChecks::default()
+        };
+        let series = |steps_filled, channels| SeriesChecks {
+            steps_filled,
+            channels,
+            ..SeriesChecks::default()
+        };
+        let checks = |by_series| Checks { steps: 1000, by_series, ..Checks::default() };
+        let said = |by_series| made_up(&checks(by_series), ["a", "b"].into_iter());
+        assert_eq!(said(vec![]), None);
+        assert_eq!(said(vec![series(0, vec![channel("c", 3)])]), None);
+        let of_one =
+            said(vec![series(0, vec![channel("b", 20)]), series(0, vec![channel("b", 5)])]);
+        let of_one = of_one.unwrap();
+        assert!(
+            of_one.starts_with("25 of 1000 values of `b` (2.5 %) were not measured"),
+            "{of_one}"
+        );
+        let of_both = said(vec![series(10, vec![channel("b", 5)])]).unwrap();
+        assert!(of_both.starts_with("10 of 1000 values of `a` (1.0 %), 15 of 1000"), "{of_both}");
+    }
+}

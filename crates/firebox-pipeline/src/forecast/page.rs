@@ -90,10 +90,7 @@ fn card(title: String, estimate: &Estimate, decimals: Decimals) -> Card {
 
 /// An interval in words.
 fn range(estimate: &Estimate, show: impl Fn(f64) -> String) -> String {
-    match estimate.has_interval() {
-        true => format!("{} to {}", show(estimate.low), show(estimate.high)),
-        false => "too few windows for an interval".to_owned(),
-    }
+    estimate.ends(show).unwrap_or_else(|| "too few windows for an interval".to_owned())
 }
 
 /// A share in per cent, with a true minus sign.

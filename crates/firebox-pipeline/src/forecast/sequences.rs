@@ -126,7 +126,7 @@ fn sequences(
     let unchanging =
         [unchanging_targets(&rule, &ingested.set, &parts.train), unchanging_channels(&parts.train)];
     run.warn_of_unchanging("the training part", &unchanging.concat());
-    run.warn_of_unscaled(&normaliser, &unchanging[1]);
+    run.warn_of_unscaled(&normaliser, &parts.train);
     run.warn_of_outliers("the training part", &set, &outliers(&parts.train), clock);
     run.warn_of_telling(&telling_channels(&parts.train, &ahead));
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);

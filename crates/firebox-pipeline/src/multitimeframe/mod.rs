@@ -170,7 +170,7 @@ impl Chain for Multitimeframe {
             .collect::<Result<_, _>>()?;
         // Most folds have the steps of the one before.
         if let (Some(fold), Some(first)) = (folds.first(), parts.first()) {
-            run.warn_of_unscaled(&first.normaliser, &unchanging_channels(&fold.split.train));
+            run.warn_of_unscaled(&first.normaliser, &fold.split.train);
         }
         if let Some(largest) = parts.iter().max_by_key(|parts| parts.train.windows().len()) {
             work.reasons.push(run.placed(run.learnt(largest)?.as_ref())?.reason());

@@ -200,7 +200,6 @@ fn write_test(
     Ok(table.write(path)?)
 }
 
-/// Agreements and leads of the first subject, on the same halves of the windows.
 /// Of two estimates of one value, all that either interval holds.
 fn wider(one: Estimate, other: Estimate) -> Estimate {
     Estimate { low: one.low.min(other.low), high: one.high.max(other.high), ..one }
@@ -215,6 +214,7 @@ impl Judgement {
     }
 }
 
+/// Agreements and leads of the first subject, on the same halves of the windows.
 fn with_intervals(
     resampling: &Resampling,
     truth: &[u32],

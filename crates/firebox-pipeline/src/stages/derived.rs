@@ -93,8 +93,7 @@ pub(crate) fn automatic(
 ) -> (SplitRule, &'static str) {
     let (given, grouped) = (config.data.test.is_some(), set.groups() > 0);
     let follows = SplitRule::automatic(given, grouped, clock, set.series().len());
-    let looks_ahead = || horizon(config) > 0 && are_in_common(set, clock);
-    if !given && grouped && looks_ahead() {
+    if !given && grouped && horizon(config) > 0 && are_in_common(set, clock) {
         return (
             SplitRule::automatic(false, false, clock, set.series().len()).0,
             "groups have the same times, and what is told of a window comes after it: of whole groups, what moves all of them would be known from training",

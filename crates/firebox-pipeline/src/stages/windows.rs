@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use firebox_cache::{Hold, Store};
 use firebox_core::{
-    Event, Normaliser, SeriesSet, Split, SplitRule, Unchanging, count, outliers, quoted, split,
+    Event, Normaliser, SeriesSet, Split, SplitRule, TrainWindows, count, outliers, quoted, split,
     telling_channels, unchanging_channels,
 };
 use firebox_data::{Checks, Ingested};
@@ -100,8 +100,7 @@ impl Run<'_> {
                 && let Some(series) = one_class_each(&config.labels, &ingested.set)
             {
                 let message = format!(
-                    "{} have one class each throughout, or nearly so, and the split by time trains on the begin of each: a model that tells series apart scores, whatever it learnt of classes\n  draw whole series, by [split.series] (--set split.series.test=0.2)",
-                    match series { 1 => "1 series".to_owned(), many => format!("{many} series") }
+                    "{series} series have one class each throughout, or nearly so, and the split by time trains on the begin of each: a model that tells series apart scores, whatever it learnt of classes\n  draw whole series, by [split.series] (--set split.series.test=0.2)"
                 );
                 self.listener.on(&Event::Warning { message });
             }
@@ -111,9 +110,8 @@ impl Run<'_> {
             self.warn_of_unused([&parts], config.labels.horizon());
             self.warn_of_few(&parts);
             let normaliser = Normaliser::fit(config.window.normalise, &parts.train)?;
-            let unchanging = unchanging_channels(&parts.train);
-            self.warn_of_unchanging("the training part", &unchanging);
-            self.warn_of_unscaled(&normaliser, &unchanging);
+            self.warn_of_unchanging("the training part", &unchanging_channels(&parts.train));
+            self.warn_of_unscaled(&normaliser, &parts.train);
             let (found, timed) = (outliers(&parts.train), ingested.checks.span.is_some());
             self.warn_of_outliers("the training part", &ingested.set, &found, timed);
             self.warn_of_telling(&telling_channels(&parts.train, &config.labels));
@@ -131,12 +129,12 @@ impl Run<'_> {
     }
 
     /// Warns of channels that `robust` does not scale; those that never change are told of by themselves.
-    pub(crate) fn warn_of_unscaled(&self, normaliser: &Normaliser, unchanging: &[Unchanging]) {
-        let names = normaliser.without_range();
-        let names: Vec<&str> = names
-            .into_iter()
-            .filter(|name| !unchanging.iter().any(|own| own.channel == **name))
-            .collect();
+    pub(crate) fn warn_of_unscaled(&self, normaliser: &Normaliser, train: &TrainWindows) {
+        let mut names = normaliser.without_range();
+        if !names.is_empty() {
+            let unchanging = unchanging_channels(train);
+            names.retain(|name| unchanging.iter().all(|own| own.channel != *name));
+        }
         if names.is_empty() {
             return;
         }
