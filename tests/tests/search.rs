@@ -274,6 +274,70 @@ sampler = "grid"
     assert!(reasons[0].contains("has the loss") || reasons[0].contains("NaN"), "{reasons:?}");
 }
 
+#[test]
+fn a_run_that_somebody_made_stays_whole_and_a_trial_without_its_checkpoint_can_be_run() {
+    let search = r#"
+[search]
+sampler = "grid"
+keep = 1
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e-9, 3e-3, 1e-2] }
+"#;
+    let project = project(search);
+    let folder = project.path();
+    let rate = |rate: &str| format!("train.optimizer.adamw.learning_rate={rate}");
+    let runs = || -> Vec<String> {
+        let all = std::fs::read_dir(folder.join("runs")).unwrap().flatten();
+        let all = all.map(|run| run.file_name().into_string().unwrap());
+        let mut all: Vec<String> = all.filter(|name| name.starts_with("p-")).collect();
+        all.sort();
+        all
+    };
+    let has = |run: &str| folder.join("runs").join(run).join("checkpoints").is_dir();
+    // One that learns nothing, so that it is not the best.
+    assert_done(&firebox(folder, &["run", "p.toml", "--set", &rate("1e-9")]));
+    let own = runs();
+    assert_eq!(own.len(), 1);
+    assert_done(&firebox(folder, &["search", "p.toml"]));
+    let all = runs();
+    let kept: Vec<&String> = all.iter().filter(|run| has(run)).collect();
+    assert!(all.len() == 3 && kept.len() == 2 && has(&own[0]), "{all:?} {kept:?}");
+    let again = ["run", "p.toml", "--set", &rate("1e-9"), "--set", "evaluate.resamples=100"];
+    let output = firebox(folder, &again);
+    assert_done(&output);
+    assert!(!errors(&output).contains("trained again"), "{}", errors(&output));
+    // A trial whose checkpoint went is trained again, and then belongs to who asked for it.
+    let lost = all.iter().find(|run| !has(run)).unwrap();
+    let of = |value: &str| {
+        folder.join("runs").join(lost).join("pipeline.toml").is_file()
+            && std::fs::read_to_string(folder.join("runs").join(lost).join("pipeline.toml"))
+                .unwrap()
+                .contains(&format!("learning_rate = {value}"))
+    };
+    let value = if of("0.003") { "3e-3" } else { "1e-2" };
+    let set = rate(value);
+    let planned = firebox(folder, &["plan", "p.toml", "--set", &set]);
+    assert!(
+        said(&planned).lines().any(|line| line.starts_with("train") && line.ends_with("to do"))
+    );
+    let output = firebox(folder, &["run", "p.toml", "--set", &set]);
+    assert_done(&output);
+    assert!(errors(&output).contains("it is trained again"), "{}", errors(&output));
+    assert!(has(lost) && runs() == all);
+    assert_done(&firebox(folder, &["search", "p.toml"]));
+    assert!(has(lost) && has(&own[0]));
+    // Other data are another study.
+    let text = std::fs::read_to_string(folder.join("bars.csv")).unwrap();
+    let (rows, _) = text.trim_end().rsplit_once('\n').unwrap();
+    std::fs::write(folder.join("bars.csv"), format!("{rows}\n")).unwrap();
+    let output = firebox(folder, &["search", "p.toml"]);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    let expected = "the data of the study p are not those that it was begun with";
+    assert!(errors(&output).contains(expected), "{}", errors(&output));
+    let other = firebox(folder, &["search", "p.toml", "--set", "search.study=p-2"]);
+    assert_done(&other);
+}
+
 /// A search of a small forecaster.
 const FORECAST: &str = r#"
 pipeline = "forecast"

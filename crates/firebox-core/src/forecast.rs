@@ -94,7 +94,8 @@ impl ForecastRule {
         self.statics.len() + Calendar::WIDTH * self.calendar.len()
     }
 
-    /// Writes the true values of a window's targets, in their own units.
+    /// Writes the true values of a window's targets, in their own units: NaN where none was measured
+    /// ([`Series::filled`](crate::Series::filled)).
     ///
     /// # Shapes
     /// - `out`: `[horizon, target]`
@@ -106,7 +107,9 @@ impl ForecastRule {
         let rows = out.chunks_exact_mut(self.targets.len().max(1));
         for (out, horizon) in rows.zip(&self.horizons) {
             for (out, channel) in out.iter_mut().zip(&self.targets) {
-                *out = value(set, window.series, last + horizon, *channel);
+                let step = last + horizon;
+                let filled = set.series()[window.series as usize].filled.holds(*channel, step);
+                *out = if filled { f64::NAN } else { value(set, window.series, step, *channel) };
             }
         }
     }
@@ -185,7 +188,8 @@ impl ForecastScaler {
         let mut row = vec![0.0; rule.outputs()];
         for window in train.windows() {
             framed(&rule, &spreads, set, &window, &mut row);
-            outputs.iter_mut().zip(&row).for_each(|(moments, value)| moments.add(*value));
+            let measured = outputs.iter_mut().zip(&row).filter(|(_, value)| !value.is_nan());
+            measured.for_each(|(moments, value)| moments.add(*value));
             let last = window.steps().end - 1;
             for (moments, channel) in statics.iter_mut().zip(&rule.statics) {
                 moments.add(value(set, window.series, last, *channel));
@@ -223,7 +227,8 @@ impl ForecastScaler {
         self.rule.statics.iter().copied().zip(maps)
     }
 
-    /// Writes what a model is to output for a window: its targets, in units of their scale.
+    /// Writes what a model is to output for a window: its targets, in units of their scale, and NaN for those that were
+    /// not measured.
     ///
     /// # Shapes
     /// - `out`: `[horizon, target]`
@@ -231,7 +236,7 @@ impl ForecastScaler {
         let mut row = vec![0.0; self.rule.outputs()];
         framed(&self.rule, &self.spreads, set, window, &mut row);
         for ((out, value), Affine { center, scale }) in out.iter_mut().zip(row).zip(&self.outputs) {
-            *out = ((value - center) / scale) as f32;
+            *out = if value.is_nan() { f32::NAN } else { ((value - center) / scale) as f32 };
         }
     }
 
@@ -322,6 +327,57 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+
+    #[test]
+    fn what_nobody_measured_is_no_target() {
+        let mut series = Series::regular("a", 0, HOUR, (0..40).map(f64::from).collect(), 1);
+        let whole = series.clone();
+        series.filled.add(0, 10..12);
+        let set = |series| {
+            let channels = vec![Channel::new("x", Role::Other)];
+            Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap())
+        };
+        let (whole, set) = (set(whole), set(series));
+        let rule =
+            ForecastRule { targets: vec![0], horizons: vec![1, 4], ..ForecastRule::default() };
+        let mut truth = [0.0; 2];
+        for (start, expected) in [(5, [8.0, f64::NAN]), (7, [f64::NAN, 13.0]), (9, [12.0, 15.0])] {
+            let window = Window { series: 0, start, length: 3, label: None };
+            rule.truth(&set, &window, &mut truth);
+            assert!(truth[0].to_bits() == expected[0].to_bits(), "{start} {truth:?}");
+            assert!(truth[1].to_bits() == expected[1].to_bits(), "{start} {truth:?}");
+        }
+        let windows = WindowRule { length: 3, stride: 1, whole: false };
+        let ahead = Labels::Ahead { steps: 4 };
+        let parts = split(&set, &windows, &SplitRule::time(0.0, 0.4), &ahead).unwrap();
+        for predicted in [Predicted::Value, Predicted::Change, Predicted::RelativeChange] {
+            let rule = ForecastRule { predicted, ..rule.clone() };
+            let fit = |set: &SeriesSet| ForecastScaler::fit(rule.clone(), set, &parts.train);
+            let (scaler, of_all) = (fit(&set), fit(&whole));
+            let mut values: [Vec<f64>; 2] = [vec![], vec![]];
+            let mut row = [0.0f32; 2];
+            for window in parts.train.windows() {
+                of_all.targets(&whole, &window, &mut row);
+                let all = row;
+                scaler.targets(&set, &window, &mut row);
+                let last = window.steps().end - 1;
+                for (at, horizon) in [1, 4].into_iter().enumerate() {
+                    assert_eq!(row[at].is_nan(), (10..12).contains(&(last + horizon)));
+                    if !row[at].is_nan() {
+                        values[at].push(f64::from(row[at]));
+                        assert!(!all[at].is_nan());
+                    }
+                }
+            }
+            // The scale is that of the targets which are there.
+            for values in values.iter().filter(|_| predicted == Predicted::Value) {
+                let count = values.len() as f64;
+                let mean = values.iter().sum::<f64>() / count;
+                let spread = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
+                assert!(mean.abs() < 1e-6 && (spread - 1.0).abs() < 1e-5, "{mean} {spread}");
+            }
+        }
+    }
     use crate::{Channel, Labels, Role, Series, SplitRule, WindowRule, split};
 
     /// Two channels of 200 hours: the step, and its square.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Column, SeriesValues};
+use crate::{Column, Filled, SeriesValues};
 
 /// What a channel measures, as far as the engine must know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -93,6 +93,9 @@ pub struct Series {
     pub segments: Vec<Range<usize>>,
     /// The part that the files assign this series to.
     pub origin: Origin,
+    /// Values that were put in where none was measured. Nothing that looks ahead is made of them: windows have no class by
+    /// them, and they are no targets.
+    pub filled: Filled,
     /// What it belongs to with others, such as the subject of several recordings. Series of one group are never divided among
     /// parts of a split that is by whole series.
     pub group: Option<Arc<str>>,
@@ -119,6 +122,7 @@ impl Series {
             labels: StepLabels::None,
             segments: std::iter::once(0..steps).collect(),
             origin: Origin::Unassigned,
+            filled: Filled::default(),
             group: None,
         }
     }
@@ -242,6 +246,18 @@ pub enum SeriesError {
         series: String,
         /// Index of the segment.
         segment: usize,
+    },
+    /// Values that were put in, of no step or channel.
+    #[error(
+        "series `{series}`: values that were put in do not lie in {steps} steps of {channels} channels"
+    )]
+    Filled {
+        /// Name of the series.
+        series: String,
+        /// Steps of the series.
+        steps: usize,
+        /// Channels of the set.
+        channels: usize,
     },
     /// A label that names no class, or labels of the wrong number.
     #[error("series `{series}`: labels do not fit {steps} steps and {classes} classes")]
@@ -373,7 +389,8 @@ impl SeriesSet {
                 let steps = rows.chunks_exact(all);
                 values.extend(steps.flat_map(|step| channels.iter().map(|at| step[*at])));
             });
-            Series { values: values.into(), ..series.clone() }
+            let filled = series.filled.select(channels);
+            Series { values: values.into(), filled, ..series.clone() }
         };
         let chosen = channels.iter().map(|channel| self.channels[*channel].clone()).collect();
         Self::new(chosen, self.classes.clone(), self.series.iter().map(select).collect())
@@ -446,6 +463,9 @@ fn check_shape(series: &Series, width: usize, classes: usize) -> Result<(), Seri
         }
         end = segment.end;
     }
+    if !series.filled.fits(steps, width) {
+        return Err(SeriesError::Filled { series: name.clone(), steps, channels: width });
+    }
     let fits = match &series.labels {
         StepLabels::None => true,
         StepLabels::Whole(label) => (*label as usize) < classes,
@@ -494,9 +514,10 @@ mod tests {
 
     #[test]
     fn channels_are_selected_in_the_order_asked_for() {
-        let both = set(|_| ()).unwrap();
+        let both = set(|s| s.filled.add(1, 0..1)).unwrap();
         let turned = both.select(&[1, 0]).unwrap();
         assert_eq!(turned.series()[0].values, [2.0, 1.0, 4.0, 3.0]);
+        assert!(turned.series()[0].filled.holds(0, 0) && turned.series()[0].filled.count(1) == 0);
         assert_eq!((turned.channel("y"), turned.channel("z")), (Some(0), None));
         assert_eq!(both.select(&[1]).unwrap().series()[0].values, [2.0, 4.0]);
         assert_eq!(both.select(&[]).unwrap_err(), SeriesError::NoChannel);
@@ -512,6 +533,7 @@ mod tests {
         assert!(message(|s| s.values = vec![1.0; 3].into()).contains("need 4"));
         assert!(message(|s| s.segments = vec![0..1, 0..2]).contains("segment 1"));
         assert!(message(|s| s.segments[0].end = 3).contains("segment 0"));
+        assert!(message(|s| s.filled.add(2, 0..1)).contains("2 steps of 2 channels"));
         assert!(message(|s| s.labels = StepLabels::Whole(1)).contains("1 classes"));
         assert!(message(|s| s.labels = StepLabels::PerStep(vec![None])).contains("2 steps"));
     }

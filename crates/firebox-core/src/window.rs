@@ -69,7 +69,8 @@ pub enum Labels {
     /// What the close does in the `horizon` steps after the window: 0 falls, 1 stays, 2 rises, by
     /// `threshold` times the volatility expected over the horizon (the window's standard
     /// deviation of one-step changes × √horizon). The steps looked at belong to the window's
-    /// footprint: they never cross a gap or a boundary of the split.
+    /// footprint: they never cross a gap or a boundary of the split. Windows have no class whose last close, or the
+    /// one at the horizon, was not measured ([`Series::filled`]).
     Forward {
         /// Steps looked ahead.
         horizon: usize,
@@ -85,7 +86,8 @@ pub enum Labels {
     /// What the close does in the `horizon` steps after the window, as a share of the window's last
     /// close: 0 falls, 1 stays, 2 rises, by `threshold` or more. It is read from the channel with
     /// the role `close`, or summed up from one with the role `return`. The steps looked at belong
-    /// to the window's footprint, as with `forward`.
+    /// to the window's footprint, as with `forward`, and are none where they were not measured: the last close and the one
+    /// at the horizon, or any of the returns.
     Return {
         /// Steps looked ahead.
         horizon: usize,
@@ -136,6 +138,7 @@ impl Labels {
             (Self::None | Self::Ahead { .. }, _) => None,
             (Self::Forward { horizon, threshold }, _) => {
                 let close = set.role(Role::Close)?;
+                measured(series, close, start + length - 1, *horizon)?;
                 let at = |step: usize| series.values.at(step * set.channels().len() + close);
                 forward(&at, start, length, *horizon, *threshold)
             }
@@ -192,15 +195,25 @@ fn class_of(change: f64, threshold: f64) -> u32 {
     }
 }
 
+/// Whether the closes were measured at the end of a window and `horizon` steps after it.
+fn measured(series: &Series, close: usize, last: usize, horizon: usize) -> Option<()> {
+    let of = |step| !series.filled.holds(close, step);
+    (of(last) && of(last + horizon)).then_some(())
+}
+
 /// The change of the close over the `horizon` steps after `last`, as a share of it. None where the
-/// price is not positive.
+/// price is not positive, and where what it is made of was not measured.
 fn change(set: &SeriesSet, series: &Series, last: usize, horizon: usize) -> Option<f64> {
     let at = |channel: usize, step: usize| series.values.at(step * set.channels().len() + channel);
     if let Some(close) = set.role(Role::Close) {
+        measured(series, close, last, horizon)?;
         let [from, to] = [at(close, last), at(close, last + horizon)];
         return (from > 0.0).then(|| to / from - 1.0);
     }
     let channel = set.role(Role::Return)?;
+    if series.filled.any(channel, last + 1..last + 1 + horizon) {
+        return None;
+    }
     let sum: f64 = (last + 1..=last + horizon).map(|step| at(channel, step)).sum();
     Some(sum.exp_m1())
 }
@@ -356,6 +369,22 @@ mod tests {
             [Some(1), Some(0), Some(0)]
         );
         assert_eq!(last(4, 2, 0.006), None);
+        // No class is made of what nobody measured: the last close of the window and the one at the horizon.
+        let of = |role, values: &[f64], filled: usize, rule: Labels| {
+            let mut series = Series::regular("a", 0, 1, values.to_vec(), 1);
+            series.filled.add(0, filled..filled + 1);
+            let set =
+                SeriesSet::new(vec![crate::Channel::new("x", role)], vec![], vec![series]).unwrap();
+            rule.of(&set, &set.series()[0], 0, 3).is_some()
+        };
+        let returns = Labels::Return { horizon: 2, threshold: 0.006 };
+        let forward = Labels::Forward { horizon: 2, threshold: 1.0 };
+        let by =
+            |role, values: &[f64], rule| [0, 1, 2, 3, 4, 5].map(|at| of(role, values, at, rule));
+        let prices = [true, true, false, true, false, true];
+        assert_eq!(by(Role::Close, &close, returns), prices);
+        assert_eq!(by(Role::Close, &close, forward), prices);
+        assert_eq!(by(Role::Return, &logs, returns), [true, true, true, false, false, true]);
         assert_eq!(label(Role::Close, &[0.0; 6], 0), None);
     }
 }

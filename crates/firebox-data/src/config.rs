@@ -305,6 +305,13 @@ pub struct CheckPolicies {
     pub constant: ConstantPolicy,
 }
 
+impl CheckPolicies {
+    /// Whether values are put in where none was measured.
+    pub(crate) fn fills(&self) -> bool {
+        self.not_finite == Policy::Fill || self.ohlc == Policy::Fill || self.gaps == GapPolicy::Fill
+    }
+}
+
 impl Default for CheckPolicies {
     fn default() -> Self {
         Self {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use firebox_cache::{CacheError, Samples};
-use firebox_core::{Channel, Key, SeriesSet, SeriesValues};
+use firebox_core::{Channel, Filled, Key, SeriesSet, SeriesValues};
 
 use crate::fast::Stop;
 use crate::input::Input;
@@ -141,6 +141,7 @@ pub(crate) fn store(
                 steps,
                 segments: std::iter::once(0..steps).collect(),
                 labels: label.map_or(LabelKind::None, LabelKind::Whole),
+                filled: Filled::default(),
                 group: None,
             });
             kept.push(values);

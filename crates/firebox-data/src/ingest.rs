@@ -566,6 +566,10 @@ fn key(
         // It was a class once.
         key = key.field("label", "NaN is none");
     }
+    if config.checks.fills() {
+        // Which values were put in was not kept once.
+        key = key.field("filled", "kept");
+    }
     if config.checks.crowded == CrowdedPolicy::Drop {
         // Of rows of a higher rate, the first one stayed once that was early enough.
         key = key.field("crowded", "the nearest stays");

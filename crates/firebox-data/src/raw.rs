@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_core::{Channel, Origin, Series, StepLabels};
+use firebox_core::{Channel, Filled, Origin, Series, StepLabels};
 
 use crate::DataError;
 use crate::npy::Element;
@@ -188,6 +188,7 @@ impl RawSeries {
             },
             segments,
             origin: self.origin,
+            filled: Filled::default(),
             group: None,
         }
     }

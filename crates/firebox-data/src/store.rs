@@ -16,7 +16,8 @@ use std::sync::atomic::AtomicBool;
 
 use firebox_cache::{Aside, FileRecord, SERIES};
 use firebox_core::{
-    Backing, Channel, Column, Key, Origin, Series, SeriesError, SeriesSet, SeriesValues, StepLabels,
+    Backing, Channel, Column, Filled, Key, Origin, Series, SeriesError, SeriesSet, SeriesValues,
+    StepLabels,
 };
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,8 @@ pub(crate) struct Entry {
     pub(crate) steps: usize,
     pub(crate) segments: Vec<Range<usize>>,
     pub(crate) labels: LabelKind,
+    #[serde(default, skip_serializing_if = "Filled::is_empty")]
+    pub(crate) filled: Filled,
     /// Put there once the series are stored, see [`keep_groups`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<String>,
@@ -202,6 +205,7 @@ fn in_place(manifest: &Manifest, samples: Vec<SeriesValues>) -> Result<SeriesSet
         },
         segments: entry.segments.clone(),
         origin: entry.origin,
+        filled: Filled::default(),
         group: None,
     });
     let (channels, classes) = (manifest.channels.clone(), manifest.classes.clone());
@@ -248,6 +252,7 @@ fn decode(
             },
             segments: entry.segments,
             origin: entry.origin,
+            filled: entry.filled,
             group: None,
         });
     }
@@ -394,6 +399,7 @@ impl Making {
                 labels: StepLabels::None,
                 segments: entry.segments.clone(),
                 origin: entry.origin,
+                filled: entry.filled.clone(),
                 group: None,
             }
         });
@@ -596,6 +602,7 @@ pub(crate) fn entry(series: &Series) -> Entry {
             StepLabels::PerStep(_) => LabelKind::PerStep,
             StepLabels::Whole(label) => LabelKind::Whole(*label),
         },
+        filled: series.filled.clone(),
         group: None,
     }
 }

@@ -181,7 +181,7 @@ impl Timeframes {
 
     /// The features as channels. The base return is known to be one, so that labels can be made of it.
     pub fn channels(&self) -> Vec<Channel> {
-        let role = |at| if at == 0 { Role::Return } else { Role::Other };
+        let role = |at| if at == derive::RETURN { Role::Return } else { Role::Other };
         (0..).zip(self.names()).map(|(at, name): (usize, _)| Channel::new(name, role(at))).collect()
     }
 

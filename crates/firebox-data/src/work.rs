@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::{Channel, Role, Series};
+use firebox_core::{Channel, Filled, Role, Series};
 
 use crate::checks::{duration, moment};
 use crate::rates::{irregular, other_step, uneven};
@@ -59,6 +59,8 @@ pub(crate) struct Work {
     /// The step of `raw` that each step was, once rows have moved.
     pub(crate) moved: Option<Vec<u32>>,
     pub(crate) segments: Vec<Range<usize>>,
+    /// Values of `raw` that were put in.
+    pub(crate) filled: Filled,
     pub(crate) counts: SeriesChecks,
     pub(crate) channels: Vec<ChannelChecks>,
     pub(crate) examples: Vec<(Defect, usize, String)>,
@@ -88,6 +90,7 @@ impl Work {
             raw,
             moved: None,
             segments: vec![],
+            filled: Filled::default(),
             counts,
             channels,
             examples: vec![],
@@ -337,7 +340,8 @@ impl Work {
                 let checks = &mut self.channels[channel];
                 checks.missing += missing;
                 checks.infinite += infinite;
-                checks.filled += filled;
+                checks.filled += filled.iter().map(Range::len).sum::<usize>() as u64;
+                self.filled.extend(channel, filled);
                 let first = own.start + first;
                 self.example(Defect::NotFinite, channel, first, moment(self.time(first)));
             }
@@ -369,7 +373,7 @@ impl Work {
             let outer = |columns: &[Vec<f64>], step: usize| {
                 prices.iter().map(|price| sign * columns[*price][step]).fold(f64::MIN, f64::max)
             };
-            let mut first = None;
+            let (mut first, mut widened) = (None, Vec::new());
             for step in own.clone() {
                 if removed.get(step).copied().unwrap_or(false) {
                     continue;
@@ -382,11 +386,13 @@ impl Work {
                 self.channels[extreme].ohlc += 1;
                 if policies.ohlc == Policy::Fill {
                     self.raw.columns[extreme][step] = sign * bound;
-                    self.channels[extreme].filled += 1;
+                    widened.push(step..step + 1);
                 } else {
                     broken.push(step);
                 }
             }
+            self.channels[extreme].filled += widened.len() as u64;
+            self.filled.extend(extreme, widened);
             if let Some(step) = first {
                 self.example(Defect::Ohlc, extreme, step, moment(self.time(step)));
             }
@@ -536,10 +542,31 @@ impl Work {
             self.segments.push(start..order.len());
         }
         self.raw.time = None;
+        self.filled = self.filled_of(&order, &filled, channels.len());
         self.take(order);
         self.raw.time = Some(time);
         self.counts.steps_filled = filled.len() as u64;
         self.settle_filled(channels, &filled);
+    }
+
+    /// What is put in among steps that were these before, of which some are put in as a whole.
+    fn filled_of(&self, order: &[u32], put_in: &[usize], width: usize) -> Filled {
+        let mut filled = Filled::default();
+        if self.filled.is_empty() && put_in.is_empty() {
+            return filled;
+        }
+        for channel in 0..width {
+            let mut runs = self.filled.runs(channel).iter().peekable();
+            let mut put_in = put_in.iter().peekable();
+            let steps = order.iter().enumerate().filter(|(step, before)| {
+                let before = **before as usize;
+                while runs.next_if(|run| run.end <= before).is_some() {}
+                put_in.next_if_eq(&step).is_some()
+                    || runs.peek().is_some_and(|run| run.contains(&before))
+            });
+            filled.extend(channel, steps.map(|(step, _)| step..step + 1));
+        }
+        filled
     }
 
     /// Bars put in are flat at the last close and have no label.
@@ -567,18 +594,18 @@ impl Work {
     }
 
     pub(crate) fn finish(self, width: usize) -> Series {
-        self.raw.laid_out(self.segments, width)
+        Series { filled: self.filled, ..self.raw.laid_out(self.segments, width) }
     }
 }
 
-/// Fills the runs of values that do not fit, or marks them, and returns how many of `own` steps were filled.
+/// Fills the runs of values that do not fit, or marks them, and returns which of `own` steps were filled.
 fn fill_runs(
     column: &mut [f64],
     own: &Range<usize>,
     policies: &CheckPolicies,
     removed: &mut [bool],
-) -> u64 {
-    let (mut step, mut filled) = (0, 0);
+) -> Vec<Range<usize>> {
+    let (mut step, mut filled) = (0, vec![]);
     loop {
         step += column[step..].iter().take_while(|value| fits(**value)).count();
         let run = column[step..].iter().take_while(|value| !fits(**value)).count();
@@ -592,7 +619,7 @@ fn fill_runs(
         match last.filter(|_| fill) {
             Some(last) => {
                 column[step..end].fill(last);
-                filled += end.min(own.end).saturating_sub(step.max(own.start)) as u64;
+                filled.push(step.max(own.start)..end.min(own.end));
             }
             None => removed[step..end].fill(true),
         }

@@ -338,6 +338,17 @@ fn mean(runs: &[Metrics]) -> Metrics {
     }
 }
 
+impl Estimate {
+    /// The same with an honest lower end where all of so many independent ones are right, and every resample is alike.
+    #[must_use]
+    pub fn unless_all_agree(self, independent: usize, confidence: f64) -> Self {
+        match self.low == 1.0 {
+            true => Self { low: bound_when_all_agree(independent as f64, confidence), ..self },
+            false => self,
+        }
+    }
+}
+
 /// The smallest accuracy under which `windows` independent windows are all classified rightly
 /// with probability `1 − confidence` halved: the exact bound (Clopper and Pearson, 1934) for the
 /// one case in which a bootstrap knows nothing, because every resample is alike.

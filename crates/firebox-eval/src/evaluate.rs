@@ -537,6 +537,30 @@ mod tests {
         let of_raw = "; against raw windows the difference is −10.0 points (95 % interval −15.0 to −5.0), which is worse.";
         assert!(said.sentence.contains(of_raw), "{}", said.sentence);
         let end = " With 10 independent test windows these are rough figures.";
+        assert!(said.sentence.contains(end), "{}", said.sentence);
+        let also = "figures. Nearest neighbours on raw windows reach 94.3 %";
+        assert!(said.sentence.contains(also), "{}", said.sentence);
+    }
+
+    #[test]
+    fn nothing_is_beaten_that_nearest_neighbours_of_a_baseline_do_better() {
+        let config = EvalConfig { resamples: 300, ..EvalConfig::default() };
+        let mut won = run(&config, [50.0, 0.5, 0.5]);
+        assert_eq!(verdict(Some(&won), None).outcome, Outcome::Beats);
+        let mut reach = |subject: Subject, head: Head, value: f64| {
+            let metric = won.metric;
+            let own =
+                won.scores.iter_mut().find(|own| own.subject == subject && own.head == Some(head));
+            let estimate = Estimate { value, low: value - 0.01, high: value + 0.01 };
+            own.unwrap().metrics.insert(metric, estimate);
+        };
+        reach(Subject::PreTrained, Head::Logistic, 0.9);
+        reach(Subject::PreTrained, Head::Neighbours, 0.7);
+        reach(Subject::RawWindows, Head::Neighbours, 0.95);
+        let said = verdict(Some(&won), None);
+        assert_eq!(said.outcome, Outcome::DoesNotBeat);
+        let end =
+            "and nearest neighbours on raw windows reach 95.0 % (95 % interval 94.0 % to 96.0 %).";
         assert!(said.sentence.ends_with(end), "{}", said.sentence);
     }
 

@@ -148,6 +148,13 @@ impl Standardiser {
         Self { mean, inverse }
     }
 
+    /// The same without the scale: columns keep their spread about their means.
+    pub fn centred(rows: &[f32], width: usize) -> Self {
+        let Self { mean, inverse } = Self::fit(rows, width);
+        let inverse = inverse.into_iter().map(|inverse| if inverse > 0.0 { 1.0 } else { 0.0 });
+        Self { mean, inverse: inverse.collect() }
+    }
+
     /// The standardised rows.
     pub fn apply(&self, rows: &[f32]) -> Vec<f64> {
         let width = self.mean.len();

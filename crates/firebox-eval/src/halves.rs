@@ -9,12 +9,12 @@
 
 use rayon::prelude::*;
 
-use crate::bootstrap::quantile;
+use crate::bootstrap::{FEWEST_BLOCKS, quantile};
 use crate::{Estimate, Resampling};
 
 impl Resampling {
     /// Evaluates a statistic on random halves of the windows, in parallel: every second block of them,
-    /// at random, without replacement. Nothing where there are fewer than two blocks.
+    /// at random, without replacement. Nothing where there are fewer than five blocks, too few for an interval.
     pub fn map_halves<T: Send>(
         &self,
         windows: usize,
@@ -22,7 +22,7 @@ impl Resampling {
     ) -> Vec<T> {
         let block = self.block.clamp(1, windows.max(1));
         let blocks = windows.div_ceil(block);
-        if blocks < 2 {
+        if blocks < FEWEST_BLOCKS {
             return vec![];
         }
         let half = |resample| {
@@ -84,6 +84,8 @@ mod tests {
             assert!(half.len() == 9 || half.len() == 8, "{half:?}");
         }
         assert!(resampling(20, 50).map_halves(20, <[u32]>::len).is_empty());
+        assert!(resampling(5, 50).map_halves(20, <[u32]>::len).is_empty());
+        assert_eq!(resampling(4, 50).map_halves(20, <[u32]>::len).len(), 50);
         let nothing = Estimate::from_halves(0.4, &[], 0.95, [0.0, 1.0]);
         assert_eq!((nothing.low, nothing.value, nothing.high), (0.0, 0.4, 1.0));
     }

@@ -123,4 +123,4 @@ pub use svm::Svm;
 pub use text::{Decimals, number, signed};
 pub use together::{Together, block_of_labels};
 pub use validation::ValidationProbe;
-pub use verdict::{Outcome, Verdict, verdict};
+pub use verdict::{FEWEST_WINDOWS, Outcome, Verdict, verdict};

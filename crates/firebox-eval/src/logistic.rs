@@ -61,7 +61,10 @@ enum Bound {
 impl LogisticProblem {
     /// Standardises the rows and forms the bound of the Hessian.
     pub(crate) fn new(train: &Features, classes: usize) -> Self {
-        let standardiser = Standardiser::fit(&train.rows, train.width);
+        Self::of(train, classes, Standardiser::fit(&train.rows, train.width))
+    }
+
+    fn of(train: &Features, classes: usize, standardiser: Standardiser) -> Self {
         let x = standardiser.apply(&train.rows);
         let mut present = train.labels.clone();
         present.sort_unstable();
@@ -295,6 +298,18 @@ impl Logistic {
     pub fn fit(train: &Features, classes: usize, l2: f64, stop: Stop) -> Self {
         assert!(!train.is_empty(), "no rows to fit to");
         LogisticProblem::new(train, classes).fit(l2, None, stop)
+    }
+
+    /// The same with features in their own units, of which those that vary more cost less: what suits features of one
+    /// scale, such as TF-IDF. `l2` is as for rows that are not standardised.
+    ///
+    /// # Panics
+    ///
+    /// As for [`fit`](Self::fit).
+    pub fn fit_unscaled(train: &Features, classes: usize, l2: f64, stop: Stop) -> Self {
+        assert!(!train.is_empty(), "no rows to fit to");
+        let centred = Standardiser::centred(&train.rows, train.width);
+        LogisticProblem::of(train, classes, centred).fit(l2, None, stop)
     }
 
     /// Probability of each class.

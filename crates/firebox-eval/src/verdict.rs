@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::FEWEST_BLOCKS;
 use crate::text::{count, list, percent, points, signed_points, significant};
-use crate::{Difference, Estimate, Evaluation, Head, Reconstruction, Reduction, Subject};
+use crate::{Difference, Estimate, Evaluation, Head, Reconstruction, Reduction, Score, Subject};
 
 /// Independent test windows below which nothing is claimed.
-pub(crate) const FEWEST_WINDOWS: usize = 20;
+pub const FEWEST_WINDOWS: usize = 20;
 
 /// What is said of a difference in fewer.
 pub(crate) const TOO_FEW: &str = "too few windows to tell";
@@ -95,7 +95,36 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
         ),
         false => beaten(&won),
     };
+    let stronger = stronger(evaluation);
+    let reached = |other: &Score| {
+        let other_reached = other.metric(metric);
+        let ends = other_reached.ends(percent);
+        format!(
+            "nearest neighbours on {} reach {}{}",
+            baseline(other.subject),
+            percent(other_reached.value),
+            ends.map_or_else(String::new, |ends| format!(" ({interval} {ends})"))
+        )
+    };
+    let also = stronger.map_or_else(String::new, |other| {
+        let mut said = format!(" {}.", reached(other));
+        if let Some(first) = said.get_mut(1..2) {
+            first.make_ascii_uppercase();
+        }
+        said
+    });
     match (least(&lost).or_else(|| least(&open)), least(&won)) {
+        (None, Some(best)) if let Some(other) = stronger => Verdict {
+            outcome: Outcome::DoesNotBeat,
+            sentence: format!(
+                "Pre-training does not beat its baselines: {reach}, {} points above the best of the others by such a probe, {} ({interval} {} to {} points), and {}.",
+                points(best.difference.value),
+                baseline(best.baseline),
+                points(best.difference.low),
+                points(best.difference.high),
+                reached(other)
+            ),
+        },
         (None, Some(best)) => Verdict {
             outcome: Outcome::Beats,
             sentence: format!(
@@ -109,7 +138,7 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
         (Some(worst), _) => Verdict {
             outcome: Outcome::DoesNotBeat,
             sentence: format!(
-                "Pre-training does not beat its baselines: {reach}; against {} the difference is {} points ({interval} {} to {}), {}.{}",
+                "Pre-training does not beat its baselines: {reach}; against {} the difference is {} points ({interval} {} to {}), {}.{}{also}",
                 baseline(worst.baseline),
                 signed_points(worst.difference.value),
                 signed_points(worst.difference.low),
@@ -127,6 +156,19 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
             sentence: format!("Pre-training was compared with no baseline: {reach}."),
         },
     }
+}
+
+/// The baseline that by its nearest neighbours reaches more than the pre-trained encoder does by anything, if there is one:
+/// whoever has it needs no encoder.
+fn stronger(evaluation: &Evaluation) -> Option<&Score> {
+    let value = |score: &Score| score.metric(evaluation.metric).value;
+    let own = evaluation.scores.iter().filter(|score| score.subject == Subject::PreTrained);
+    let own = own.map(value).fold(f64::NEG_INFINITY, f64::max);
+    let others = evaluation.scores.iter().filter(|score| {
+        let is_other = score.subject != Subject::PreTrained && score.head == Some(Head::Neighbours);
+        is_other && value(score) > own
+    });
+    others.max_by(|a, b| value(a).total_cmp(&value(b)))
 }
 
 fn beaten(won: &[&Difference]) -> String {

@@ -5,9 +5,9 @@
 
 use firebox_core::Stream;
 use firebox_eval::{
-    BlockOf, Estimate, ForecastData, ForecastEvaluation, ForecastOutput, ForecastScore, Forecaster,
-    Forecasts, Linear, LinearData, Outcome, Resampling, evaluate_forecasts, forecast_verdict,
-    mean_r2,
+    BlockOf, Estimate, EvalError, ForecastData, ForecastEvaluation, ForecastOutput, ForecastScore,
+    Forecaster, Forecasts, Linear, LinearData, Outcome, Resampling, evaluate_forecasts,
+    forecast_verdict, mean_r2,
 };
 use serde_json::Value;
 
@@ -45,6 +45,66 @@ fn measured(model: &[Vec<f64>], naive: &[f64], block: usize) -> ForecastEvaluati
     let (outputs, scales) = (outputs(1), vec![2.0; truth.len()]);
     let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
     evaluate_forecasts(&data, &forecasts, &resampling(block)).unwrap()
+}
+
+#[test]
+fn true_values_that_nobody_measured_do_not_count() {
+    let (windows, width) = (60, 3);
+    let mut truth = noise(1, windows * width, 2.0);
+    let runs: Vec<Vec<f64>> = (2..4)
+        .map(|seed| {
+            truth.iter().zip(noise(seed, windows * width, 0.5)).map(|(t, e)| t + e).collect()
+        })
+        .collect();
+    let naive = noise(4, windows * width, 1.0);
+    let scales: Vec<f64> = noise(5, windows * width, 1.0).iter().map(|s| 1.0 + s.abs()).collect();
+    let mut draws = Stream::new(6, "lacking").draws();
+    // Of the last output, nothing was measured.
+    for (at, value) in truth.iter_mut().enumerate() {
+        if at % width == 2 || draws.chance(0.3) {
+            *value = f64::NAN;
+        }
+    }
+    let of = |truth: &[f64], runs: &[Vec<f64>], naive: &[f64], scales: &[f64], count: usize| {
+        let forecasts = [
+            Forecasts { forecaster: Forecaster::Model, runs: runs.to_vec() },
+            Forecasts { forecaster: Forecaster::LastValue, runs: vec![naive.to_vec()] },
+        ];
+        let outputs = outputs(count);
+        let data = ForecastData { outputs: &outputs, truth, scales };
+        evaluate_forecasts(&data, &forecasts, &resampling(5))
+    };
+    let found = of(&truth, &runs, &naive, &scales, width).unwrap();
+    for output in 0..2 {
+        let measured = |at: &usize| at % width == output && !truth[*at].is_nan();
+        let own: Vec<usize> = (0..truth.len()).filter(measured).collect();
+        let take = |values: &[f64]| -> Vec<f64> { own.iter().map(|at| values[*at]).collect() };
+        let runs: Vec<Vec<f64>> = runs.iter().map(|run| take(run)).collect();
+        let alone = of(&take(&truth), &runs, &take(&naive), &take(&scales), 1).unwrap();
+        for forecaster in [Forecaster::Model, Forecaster::LastValue] {
+            let [a, b] = [(&found, output), (&alone, 0)]
+                .map(|(all, output)| all.score(forecaster, Some(output)).unwrap().clone());
+            for (a, b) in [(a.mae, b.mae), (a.rmse, b.rmse), (a.r2, b.r2), (a.mase, b.mase)] {
+                assert!((a.value - b.value).abs() < 1e-12, "{output} {} {}", a.value, b.value);
+                assert!(a.low < a.value && a.value < a.high, "{a:?}");
+            }
+        }
+        // With one run, the score of a search is that of the report.
+        let pairs = |values: &[f64]| -> Vec<f64> {
+            values.iter().skip(output).step_by(width).copied().collect()
+        };
+        let naive_alone = alone.score(Forecaster::LastValue, Some(0)).unwrap().r2.value;
+        let by_search = mean_r2(&pairs(&truth), &pairs(&naive), 1);
+        assert!((by_search - naive_alone).abs() < 1e-12, "{by_search} {naive_alone}");
+    }
+    assert!(found.score(Forecaster::Model, Some(2)).unwrap().mae.value.is_nan());
+    let all = found.score(Forecaster::Model, None).unwrap().mae.value;
+    let two = |output| found.score(Forecaster::Model, Some(output)).unwrap().mae.value;
+    assert!((all - (two(0) + two(1)) / 2.0).abs() < 1e-12);
+    assert!(mean_r2(&truth, &runs[0], width).is_finite());
+    let none = vec![f64::NAN; truth.len()];
+    let error = of(&none, &runs, &naive, &scales, width).unwrap_err();
+    assert_eq!(error.to_string(), EvalError::NoForecast.to_string());
 }
 
 fn noise(seed: u64, count: usize, size: f64) -> Vec<f64> {
@@ -128,6 +188,33 @@ fn the_linear_forecaster_is_scikit_learns_ridge() {
     let error: f64 = found.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum();
     assert!((error / size).sqrt() < 1e-6, "{}", (error / size).sqrt());
     assert!(Linear::fit(&data(0), None).unwrap().penalty <= 1e-4);
+    // Samples that lack a target are as if they were not there.
+    let twice = |place: usize| -> Vec<f32> {
+        let pairs = data(place).targets.chunks_exact(2);
+        pairs.flat_map(|pair| [pair[0], pair[1], 1e6, f32::NAN]).collect()
+    };
+    let (of_train, of_validation) = (twice(0), twice(1));
+    let read = |place: usize| {
+        let reader = &readers[place];
+        move |sample: usize, out: &mut [f64]| {
+            reader(sample / 2, out);
+            out[0] += (sample % 2) as f64 * 100.0;
+        }
+    };
+    let (train, validation) = (read(0), read(1));
+    let lacking = [
+        LinearData { samples: of_train.len() / 2, width, features: &train, targets: &of_train },
+        LinearData {
+            samples: of_validation.len() / 2,
+            width,
+            features: &validation,
+            targets: &of_validation,
+        },
+    ];
+    let same = Linear::fit(&lacking[0], None).unwrap().predict(&data(2));
+    let alone = Linear::fit(&data(0), None).unwrap().predict(&data(2));
+    assert!(same.iter().zip(&alone).all(|(a, b)| (a - b).abs() < 1e-9));
+    assert!(Linear::fit(&lacking[0], Some(&lacking[1])).is_some());
     let none = LinearData { samples: 0, targets: &[], ..data(0) };
     assert!(Linear::fit(&none, None).is_none());
 }

@@ -29,6 +29,11 @@ def valid_steps(lengths, time):
     return (torch.arange(time, device=lengths.device)[None] < lengths[:, None])[..., None]
 
 
+def unpadded(x, lengths):
+    """The same with zeros for padding, whatever it holds."""
+    return x.masked_fill(~valid_steps(lengths, x.shape[1]), 0.0)
+
+
 def mean(x, lengths):
     """The mean over the valid steps of x [batch, time, width], which is zero elsewhere."""
     return x.sum(1) / lengths.clamp(min=1)[:, None]
@@ -67,7 +72,7 @@ class BiLstmMae(nn.Module):
     def encode(self, x, lengths):
         """[batch, time, 2 * hidden], zeros after each length"""
         valid = valid_steps(lengths, x.shape[1])
-        return self.norm(run_lstm(self.lstm, x * valid, lengths)) * valid
+        return self.norm(run_lstm(self.lstm, unpadded(x, lengths), lengths)) * valid
 
     def embed(self, x, lengths):
         """[batch, 4 * hidden]"""
@@ -119,12 +124,12 @@ class CnnBiLstm(nn.Module):
         self.after_hidden = nn.Dropout(classifier_dropout)
 
     def encode_with_lengths(self, x, lengths):
-        x = x * valid_steps(lengths, x.shape[1])
+        x = unpadded(x, lengths)
         for block in self.blocks:
             x = F.max_pool1d(F.relu(block["norm"](block["conv"](x.transpose(1, 2)))), 2)
             x, lengths = self.after_convolution(x).transpose(1, 2), lengths // 2
             # The next convolution finds zeros behind a sample's end, however far it is padded.
-            x = x * valid_steps(lengths, x.shape[1])
+            x = unpadded(x, lengths)
         x = self.head(run_lstm(self.lstm, x, lengths))
         if self.head_norm is not None:
             x = self.head_norm(x.transpose(1, 2)).transpose(1, 2)
@@ -180,7 +185,7 @@ class Transformer(nn.Module):
     def encode(self, x, lengths):
         """[batch, time, width], zeros after each length"""
         valid = valid_steps(lengths, x.shape[1])
-        x = self.input_norm(self.input(x * valid)) + self.position[:, : x.shape[1]]
+        x = self.input_norm(self.input(unpadded(x, lengths))) + self.position[:, : x.shape[1]]
         return self.encoder(x, lengths) * valid
 
     def embed(self, x, lengths):
@@ -395,7 +400,7 @@ class StackedLstm(nn.Module):
 
     def encode(self, x, lengths):
         """[batch, time, hidden], zeros after each length"""
-        x = x * valid_steps(lengths, x.shape[1])
+        x = unpadded(x, lengths)
         for lstm in self.layers:
             x = run_lstm(lstm, x, lengths)
         return x
@@ -427,7 +432,7 @@ class Recurrent(nn.Module):
 
     def encode_with_lengths(self, x, lengths):
         valid = valid_steps(lengths, x.shape[1])
-        return self.norm(run_lstm(getattr(self, self.cell), x * valid, lengths)) * valid, lengths
+        return self.norm(run_lstm(getattr(self, self.cell), unpadded(x, lengths), lengths)) * valid, lengths
 
     def encode(self, x, lengths):
         """[batch, time, width], zeros after each length"""
@@ -455,7 +460,7 @@ class BiLstmAttention(nn.Module):
     def encode(self, x, lengths):
         """[batch, time, 2 * hidden], zeros after each length"""
         valid = valid_steps(lengths, x.shape[1])
-        return self.norm(run_lstm(self.lstm, self.input_norm(x * valid), lengths)) * valid
+        return self.norm(run_lstm(self.lstm, self.input_norm(unpadded(x, lengths)), lengths)) * valid
 
     def embed(self, x, lengths):
         """[batch, 2 * hidden]: the mean of the steps by their attention"""
@@ -488,7 +493,7 @@ class Dilated(nn.Module):
     def encode(self, x, lengths):
         """[batch, time, output], zeros after each length"""
         valid = valid_steps(lengths, x.shape[1])
-        x = self.input(x * valid) * valid
+        x = self.input(unpadded(x, lengths)) * valid
         for block in self.blocks:
             y = x
             for name in ("conv1", "conv2"):
@@ -519,7 +524,7 @@ class PatchTransformer(nn.Module):
         return torch.where(place % 2 == 0, angle.sin(), angle.cos()).float()
 
     def encode_with_lengths(self, x, lengths):
-        x = x * valid_steps(lengths, x.shape[1])
+        x = unpadded(x, lengths)
         x = F.pad(x, (0, 0, 0, -x.shape[1] % self.patch)).reshape(len(x), -1, self.patch * self.channels)
         lengths = (lengths + self.patch - 1) // self.patch
         x = self.encoder(self.input(x) + self.positions(x.shape[1]), lengths)

@@ -43,6 +43,11 @@ pub(crate) trait Chain: Sync {
         device: &ChosenDevice,
     ) -> Result<(), PipelineError>;
 
+    /// The key of the data, whose remote files are fetched for it.
+    fn data_key(&self, config: &PipelineConfig) -> Result<Key, PipelineError> {
+        series_key(config)
+    }
+
     /// The keys of its results. All depend on `[data]`, `[window]` and the other common tables; a
     /// kind adds its own.
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {

@@ -8,11 +8,12 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Key, Listener};
-use firebox_export::{CARD, WEIGHTS};
+use firebox_export::{CARD, TOKENIZER, WEIGHTS};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PipelineError, at};
-use crate::kept::MODEL;
+use crate::kept::{MODEL, MODELS};
+use crate::test_table::FILE as TABLE;
 
 /// Name of the resolved pipeline within a run folder.
 pub(crate) const PIPELINE: &str = "pipeline.toml";
@@ -20,8 +21,10 @@ const MANIFEST: &str = "manifest.json";
 pub(crate) const BEGUN: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
 const LOCK: &str = "lock";
+/// Name of the file that says that a search made the run, and may remove its checkpoints.
+const SEARCHED: &str = "searched";
 /// What is in the folder of a run before anything is made; the lock goes last.
-const BEGINNING: [&str; 4] = [BEGUN, PIPELINE, EVENTS, LOCK];
+const BEGINNING: [&str; 5] = [BEGUN, PIPELINE, EVENTS, SEARCHED, LOCK];
 /// What a finished run consists of, beside its checkpoints.
 const RESULTS: [&str; 4] = [PIPELINE, "scores.json", "summary.md", "report.html"];
 
@@ -106,6 +109,16 @@ pub(crate) struct Conclusion {
     pub(crate) verdict: String,
 }
 
+/// Whether a search made the run in this folder, and nobody asked for it since.
+pub(crate) fn is_searched(path: &Path) -> bool {
+    path.join(SEARCHED).is_file()
+}
+
+/// Says so again of a run that the search itself has gone on with.
+pub(crate) fn mark(path: &Path) -> Result<(), PipelineError> {
+    RunFolder::open(path)?.write(SEARCHED, b"")
+}
+
 impl RunFolder {
     /// Makes the folder if it is new, and locks it.
     pub(crate) fn open(path: &Path) -> Result<Self, PipelineError> {
@@ -151,6 +164,20 @@ impl RunFolder {
         let _ = std::fs::remove_dir(&self.path);
     }
 
+    /// Says that a search made the run, if it is new.
+    pub(crate) fn mark_if_new(&self) -> Result<(), PipelineError> {
+        if self.new { self.write(SEARCHED, b"") } else { Ok(()) }
+    }
+
+    /// Takes back that a search made the run: whoever asked for it keeps its checkpoints.
+    pub(crate) fn unmark(&self) -> Result<(), PipelineError> {
+        let path = self.path.join(SEARCHED);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(&path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes a file so that it is either whole or not there.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), PipelineError> {
         let path = self.path.join(name);
@@ -178,9 +205,10 @@ impl RunFolder {
     /// Says that the run is finished.
     pub(crate) fn finish(&self, key: Key, said: &Conclusion) -> Result<(), PipelineError> {
         let mut files = Vec::new();
-        let kept = [WEIGHTS, CARD].map(|name| format!("{MODEL}/{name}"));
-        let kept = kept.into_iter().filter(|name| self.path.join(name).is_file());
-        for name in RESULTS.map(str::to_owned).into_iter().chain(kept) {
+        let kept = [WEIGHTS, CARD, TOKENIZER].map(|name| format!("{MODEL}/{name}"));
+        let more = kept.into_iter().chain([TABLE.to_owned()]).chain(self.models());
+        let more = more.filter(|name| self.path.join(name).is_file());
+        for name in RESULTS.map(str::to_owned).into_iter().chain(more) {
             let path = self.path.join(&name);
             files.push((name, checksum(&path).map_err(at(&path))?));
         }
@@ -188,6 +216,18 @@ impl RunFolder {
         let manifest = Manifest { key, trained, verdict, files };
         let text = serde_json::to_vec_pretty(&manifest).map_err(|e| at(&self.path)(e.into()))?;
         self.write(MANIFEST, &text)
+    }
+
+    /// The files of a run's further models.
+    fn models(&self) -> impl Iterator<Item = String> {
+        let below = |name: &str| {
+            let all = std::fs::read_dir(self.path.join(name)).into_iter().flatten().flatten();
+            let name = name.to_owned();
+            all.map(move |entry| format!("{name}/{}", entry.file_name().to_string_lossy()))
+        };
+        let mut all: Vec<String> = below(MODELS).flat_map(|model| below(&model)).collect();
+        all.sort();
+        all.into_iter()
     }
 
     /// The events of this run, appended to what earlier attempts left.
@@ -299,7 +339,9 @@ pub(crate) fn conclusion(path: &Path, key: Key) -> Option<Conclusion> {
 }
 
 fn checksum(path: &Path) -> std::io::Result<String> {
-    Ok(blake3::hash(&std::fs::read(path)?).to_hex().to_string())
+    let mut hasher = blake3::Hasher::new();
+    std::io::copy(&mut File::open(path)?, &mut hasher)?;
+    Ok(hasher.finalize().to_hex().to_string())
 }
 
 /// Time between two lines on how far one stage is.

@@ -66,6 +66,7 @@ mod filled;
 mod finetune;
 mod folder;
 mod forecast;
+mod forgotten;
 mod idle;
 mod kept;
 mod keys;

@@ -9,6 +9,7 @@ use firebox_data::Checks;
 
 use crate::feed::is_stored;
 use crate::folder;
+use crate::forgotten::forgotten;
 use crate::keys::Keys;
 use crate::stages::written;
 use crate::{Kind, PipelineConfig};
@@ -55,7 +56,9 @@ impl Plan {
         let checks = firebox_data::stored_checks(&config.run.cache, keys.series);
         let finished = folder::conclusion(run, keys.evaluation).is_some();
         let training = match folder::steps_saved(run) {
-            _ if finished || run.join(firebox_train::SUMMARY_FILE).is_file() => StageState::Done,
+            _ if finished => StageState::Done,
+            _ if forgotten(run).is_some() => StageState::ToDo,
+            _ if run.join(firebox_train::SUMMARY_FILE).is_file() => StageState::Done,
             Some(_) => StageState::Begun,
             None if run.join(crate::sub::FOLDER).is_dir() => StageState::Begun,
             None => StageState::ToDo,

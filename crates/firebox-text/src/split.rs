@@ -55,14 +55,31 @@ pub fn split_texts(
     let all: usize = free.iter().map(|members| members.len()).sum();
     let wanted = |share: f64| (share * all as f64).round() as usize;
     let wanted = [if test_given { 0 } else { wanted(rule.test) }, wanted(rule.validation)];
+    // A group may be larger than what a part still lacks: it is held out where that brings the part nearer to its share.
+    // Without groups, the few texts that are equal may exceed it by some.
+    let grouped = texts.groups.iter().any(Option::is_some);
+    let nearer = |has: usize, wanted: usize, more: usize| {
+        has < wanted && (!grouped || (has + more).saturating_sub(wanted) <= wanted - has)
+    };
+    let mut trained: Vec<&Vec<usize>> = vec![];
     for members in free {
-        let part = match (parts.test.len() < wanted[0], parts.validation.len() < wanted[1]) {
-            (true, _) if !test_given => &mut parts.test,
-            (_, true) => &mut parts.validation,
-            _ => &mut parts.train,
-        };
-        part.extend(members);
+        let more = members.len();
+        if nearer(parts.test.len(), wanted[0], more) {
+            parts.test.extend(members);
+        } else if nearer(parts.validation.len(), wanted[1], more) {
+            parts.validation.extend(members);
+        } else {
+            trained.push(members);
+        }
     }
+    // A part that every group was too large for has the smallest.
+    for (part, wanted) in [(&mut parts.test, wanted[0]), (&mut parts.validation, wanted[1])] {
+        if part.is_empty() && wanted > 0 && trained.len() > 1 {
+            let smallest = (0..trained.len()).min_by_key(|at| trained[*at].len()).unwrap_or(0);
+            part.extend(trained.remove(smallest));
+        }
+    }
+    parts.train = trained.into_iter().flatten().copied().collect();
     for part in [&mut parts.train, &mut parts.validation, &mut parts.test] {
         part.sort_unstable();
     }
@@ -178,6 +195,32 @@ mod tests {
                     assert!(!same || of(a) == of(b), "{a} {b} {seed}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_large_group_does_not_fill_a_small_part() {
+        let names: Vec<String> = (0..300).map(|i| format!("text {i}")).collect();
+        let authors: Vec<String> = (0..300).map(|i| format!("a{}", i.max(199) / 5)).collect();
+        let list = names.iter().zip(&authors).map(|(n, a)| (n.as_str(), Some(a.as_str())));
+        let texts = texts(&list.collect::<Vec<_>>());
+        for seed in 0..30 {
+            let rule = TextSplit { validation: 0.15, test: 0.2, seed };
+            let parts = split_texts(&texts, 300, &rule).unwrap();
+            // The author of two thirds of all texts is learnt from.
+            assert!((195..=245).contains(&parts.train.len()), "{seed} {}", parts.train.len());
+            assert!(parts.test.len().abs_diff(60) <= 5, "{seed} {}", parts.test.len());
+        }
+        // Where all are too large, the smallest are held out.
+        let few: Vec<(&str, Option<&str>)> = (0..9)
+            .map(|i| (names[i].as_str(), Some(["a", "a", "a", "a", "b", "b", "b", "c", "c"][i])))
+            .collect();
+        let texts = self::texts(&few);
+        for seed in 0..10 {
+            let rule = TextSplit { validation: 0.1, test: 0.1, seed };
+            let parts = split_texts(&texts, 9, &rule).unwrap();
+            let sizes = [parts.train.len(), parts.validation.len(), parts.test.len()];
+            assert!([[4, 3, 2], [4, 2, 3]].contains(&sizes), "{seed} {sizes:?}");
         }
     }
 

@@ -49,7 +49,7 @@ impl ForecastLoss {
 pub struct ForecastSamples {
     /// `[sample, static]`
     pub statics: Vec<f32>,
-    /// `[sample, output]`, in units of their scale.
+    /// `[sample, output]`, in units of their scale; NaN where there is none, which then has no part in losses.
     pub targets: Vec<f32>,
 }
 
@@ -67,15 +67,34 @@ impl ForecastSamples {
         width: usize,
         device: &Device,
     ) -> Option<Tensor<2>> {
-        (width > 0).then(|| rows(&self.statics, width, indices, device))
+        (width > 0).then(|| tensor(rows(&self.statics, width, indices), width, device))
     }
 }
 
 /// The rows of a batch, `[batch, width]`.
-fn rows(values: &[f32], width: usize, indices: &[usize], device: &Device) -> Tensor<2> {
+fn rows(values: &[f32], width: usize, indices: &[usize]) -> Vec<f32> {
     let row = |index: &usize| &values[index * width..(index + 1) * width];
-    let rows: Vec<f32> = indices.iter().flat_map(row).copied().collect();
-    Tensor::from_data(TensorData::new(rows, [indices.len(), width]), device)
+    indices.iter().flat_map(row).copied().collect()
+}
+
+/// `[batch, width]`
+fn tensor(rows: Vec<f32>, width: usize, device: &Device) -> Tensor<2> {
+    let batch = rows.len() / width.max(1);
+    Tensor::from_data(TensorData::new(rows, [batch, width]), device)
+}
+
+/// One for each target that is there and zero for each that is not, which becomes zero, too; none if all are.
+fn counted(targets: &mut [f32]) -> Option<Vec<f32>> {
+    targets.iter().any(|target| target.is_nan()).then(|| {
+        let counted = targets.iter_mut().map(|target| {
+            if target.is_nan() {
+                *target = 0.0;
+                return 0.0;
+            }
+            1.0
+        });
+        counted.collect()
+    })
 }
 
 /// Forecasts of several outputs from windows and static features.
@@ -125,12 +144,27 @@ impl Objective<StackedLstm> for Forecasting {
         let device = inputs.device().without_autodiff();
         let statics = samples.statics_of(indices, self.statics, &device);
         let forecast = model.forecast(inputs, Some(lengths), statics, streams.dropout);
-        let weight = (indices.len() * self.outputs) as f64;
-        let targets = rows(&samples.targets, self.outputs, indices, &device);
+        let mut targets = rows(&samples.targets, self.outputs, indices);
+        let counted = counted(&mut targets);
+        let weight = match &counted {
+            Some(counted) => counted.iter().filter(|one| **one > 0.0).count(),
+            None => targets.len(),
+        } as f64;
+        let targets = tensor(targets, self.outputs, &device);
+        let weights = counted.as_deref();
         let value = match self.loss {
-            ForecastLoss::Mse => mean(squared_error(forecast, targets, None)),
-            ForecastLoss::Mae => (forecast - targets).abs().mean(),
-            ForecastLoss::Huber { delta } => mean(huber(forecast, targets, None, delta)),
+            ForecastLoss::Mse => mean(squared_error(forecast, targets, weights)),
+            ForecastLoss::Mae => {
+                let errors = (forecast - targets).abs();
+                match counted {
+                    Some(counted) => {
+                        let counted = tensor(counted, self.outputs, &device);
+                        (errors * counted).sum() / weight.max(1.0)
+                    }
+                    None => errors.mean(),
+                }
+            }
+            ForecastLoss::Huber { delta } => mean(huber(forecast, targets, weights, delta)),
         };
         Loss { value, weight, parts: vec![] }
     }
@@ -139,7 +173,9 @@ impl Objective<StackedLstm> for Forecasting {
 fn mean(loss: Result<MeanLoss, LossError>) -> Tensor<1> {
     match loss {
         Ok(loss) => loss.value,
-        Err(error) => unreachable!("there are no weights, and the settings were checked: {error}"),
+        Err(error) => {
+            unreachable!("weights are one for each target, and the settings were checked: {error}")
+        }
     }
 }
 
@@ -153,6 +189,7 @@ mod tests {
     use firebox_models::StackedLstmConfig;
 
     use super::*;
+    use crate::Gradients;
 
     fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
         tensor.into_data().try_into_vec().unwrap()
@@ -216,6 +253,46 @@ mod tests {
                 assert_eq!(values(same.value), values(found.value.clone()));
                 let value = f64::from(values(found.value)[0]);
                 assert!((value - expected).abs() < 1e-5 * expected, "{loss:?} {value} {expected}");
+            }
+        }
+        // A target that is not there has no part in the loss, nor in its gradients.
+        let lacking = |at: &[usize]| {
+            let mut own = samples(1.0);
+            at.iter().for_each(|at| own.targets[*at] = f32::NAN);
+            Arc::new(own)
+        };
+        let statics =
+            Tensor::from_data([[samples(1.0).statics[2]], [samples(1.0).statics[0]]], &device);
+        let forecast = values(model.forecast(inputs.clone(), None, Some(statics), None));
+        for loss in [ForecastLoss::Mse, ForecastLoss::Mae, ForecastLoss::Huber { delta: 0.7 }] {
+            let of = |e: f64| match loss {
+                ForecastLoss::Mse => e * e,
+                ForecastLoss::Mae => e.abs(),
+                ForecastLoss::Huber { .. } if e.abs() < 0.7 => e * e / 2.0,
+                ForecastLoss::Huber { .. } => 0.7 * (e.abs() - 0.35),
+            };
+            for left_out in [&[4][..], &[5, 1], &[4, 5, 0, 1]] {
+                let own = lacking(left_out);
+                let errors = [4, 5, 0, 1].into_iter().zip(&forecast);
+                let errors: Vec<f64> = errors
+                    .filter(|(at, _)| !left_out.contains(at))
+                    .map(|(at, f)| f64::from(*f) - f64::from(own.targets[at]))
+                    .collect();
+                let objective = Forecasting::new([own.clone(), own], 1, 2, loss).unwrap();
+                let streams = Streams {
+                    samples: Stream::new(3, "samples"),
+                    dropout: Some(Stream::new(2, "dropout")),
+                };
+                let trained = model.clone().train();
+                let found = objective.loss(&trained, &batch, streams);
+                assert_eq!(found.weight, errors.len() as f64);
+                let expected = errors.iter().map(|e| of(*e)).sum::<f64>() / found.weight.max(1.0);
+                let taken = Gradients::take(&trained, found.value.clone().backward());
+                let norm = values(taken.squared_norm().on_device(&device))[0];
+                assert_eq!(norm == 0.0, errors.is_empty(), "{norm}");
+                assert!(norm.is_finite());
+                let value = f64::from(values(found.value)[0]);
+                assert!((value - expected).abs() <= 1e-5 * expected, "{loss:?} {value} {expected}");
             }
         }
         let wrong = ForecastLoss::Huber { delta: 0.0 };

@@ -287,6 +287,7 @@ fn of_store_or_memory(short: Short, work: Work, labelled: bool) -> (Series, Entr
         steps: counts.steps as usize,
         segments: segments.clone(),
         labels: if labelled { LabelKind::PerStep } else { LabelKind::None },
+        filled: short.filled.clone(),
         group: None,
     };
     let series = Series {
@@ -299,6 +300,7 @@ fn of_store_or_memory(short: Short, work: Work, labelled: bool) -> (Series, Entr
         },
         segments,
         origin: raw.origin,
+        filled: short.filled,
         group: None,
     };
     (series, entry)

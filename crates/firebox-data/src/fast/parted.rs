@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::{Channel, Origin};
+use firebox_core::{Channel, Filled, Origin};
 
 use crate::frame::Reading;
 use crate::look::{Look, Part};
@@ -33,6 +33,8 @@ pub(super) struct Short {
     pub(super) steps: usize,
     /// Steps that are left out.
     pub(super) removed: Vec<Range<usize>>,
+    /// Values that were put in, of the steps that are kept.
+    pub(super) filled: Filled,
     /// Of the steps that are kept, if there are any.
     pub(super) look: Option<Look>,
     /// What the values of each channel are, in all rows.
@@ -105,6 +107,9 @@ pub(super) struct Parted {
     times: Vec<i64>,
     steps: usize,
     removed: Vec<Range<usize>>,
+    /// How many these are.
+    gone: usize,
+    put_in: Filled,
     look: Option<Look>,
     usable: Vec<Usable>,
 }
@@ -140,6 +145,8 @@ impl Parted {
             times: vec![],
             steps: 0,
             removed: vec![],
+            gone: 0,
+            put_in: Filled::default(),
             look: None,
             usable: vec![Usable::Nothing; channels.len()],
             channels,
@@ -252,7 +259,7 @@ impl Parted {
         self.flush(sink)?;
         self.values.truncate(self.filled);
         let Self { mut work, pieces, look, steps, mut values, mut times, .. } = self;
-        let (removed, usable, file) = (self.removed, self.usable, self.file);
+        let (removed, filled, usable, file) = (self.removed, self.put_in, self.usable, self.file);
         if !sink.is_memory() {
             // Room for rows, which there may be many series to keep of.
             (values, times) = (vec![], vec![]);
@@ -267,7 +274,7 @@ impl Parted {
         work.moved = None;
         work.raw.pieces = pieces.into_iter().map(Own::piece).collect();
         let labels = vec![];
-        Ok((Short { values, labels, times, steps, removed, look, usable, file }, work))
+        Ok((Short { values, labels, times, steps, removed, filled, look, usable, file }, work))
     }
 
     fn width(&self) -> usize {
@@ -529,12 +536,18 @@ impl Parted {
         }
         let mut times = Vec::with_capacity(own.len());
         let mut rows = Vec::with_capacity(own.len() * self.width());
+        let filled = std::mem::take(&mut self.work.filled);
         for (place, step) in own.clone().enumerate() {
             if removed[step] {
                 self.leave_out(self.steps + place);
             } else {
                 times.push(self.times[first + place]);
                 rows.extend(self.work.raw.columns.iter().map(|column| column[step]));
+                if !filled.is_empty() {
+                    let kept = self.steps + place - self.gone;
+                    let channels = (0..self.channels.len()).filter(|of| filled.holds(*of, step));
+                    channels.for_each(|channel| self.put_in.add(channel, kept..kept + 1));
+                }
             }
         }
         self.push(&rows);
@@ -548,6 +561,7 @@ impl Parted {
     }
 
     fn leave_out(&mut self, step: usize) {
+        self.gone += 1;
         match self.removed.last_mut() {
             Some(last) if last.end == step => last.end += 1,
             _ => self.removed.push(step..step + 1),

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use firebox_core::{Backing, Channel, Role};
+use firebox_core::{Backing, Channel, Filled, Role};
 
 use crate::progress::Progress;
 use crate::raw::NO_LABEL;
@@ -106,6 +106,9 @@ impl Changes<'_> {
         if !self.has_gaps() && self.dropped.is_empty() {
             return Ok(());
         }
+        for (series, short) in read.iter_mut().enumerate() {
+            short.filled = self.filled(&short.filled, self.gaps(series));
+        }
         let width = self.channels.len();
         let Sink::Store { making, .. } = sink else {
             for (series, short) in read.iter_mut().enumerate() {
@@ -200,14 +203,41 @@ impl Changes<'_> {
         Ok(())
     }
 
+    /// What is put in of a series whose gaps are filled, in the channels that are left.
+    fn filled(&self, before: &Filled, gaps: &[Gap]) -> Filled {
+        let mut filled = Filled::default();
+        for (place, channel) in self.kept_channels().enumerate() {
+            let (mut runs, mut shift) = (before.runs(channel).iter().cloned().peekable(), 0);
+            let mut all = Vec::new();
+            for gap in gaps {
+                while let Some(run) = runs.peek_mut().filter(|run| run.start < gap.step) {
+                    let end = run.end.min(gap.step);
+                    all.push(run.start + shift..end + shift);
+                    run.start = end;
+                    if end == run.end {
+                        runs.next();
+                    }
+                }
+                all.push(gap.step + shift..gap.step + shift + gap.missing);
+                shift += gap.missing;
+            }
+            all.extend(runs.map(|run| run.start + shift..run.end + shift));
+            filled.extend(place, all);
+        }
+        filled
+    }
+
+    fn kept_channels(&self) -> impl Iterator<Item = usize> {
+        (0..self.channels.len()).filter(|own| !self.dropped.contains(own))
+    }
+
     /// Rows without the channels that are left out.
     fn kept<'b>(&self, values: &'b [f64]) -> Cow<'b, [f64]> {
         if self.dropped.is_empty() {
             return Cow::Borrowed(values);
         }
-        let width = self.channels.len();
-        let kept: Vec<usize> = (0..width).filter(|own| !self.dropped.contains(own)).collect();
-        let rows = values.chunks_exact(width);
+        let kept: Vec<usize> = self.kept_channels().collect();
+        let rows = values.chunks_exact(self.channels.len());
         rows.flat_map(|row| kept.iter().map(|channel| row[*channel])).collect()
     }
 }

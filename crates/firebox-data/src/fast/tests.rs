@@ -324,6 +324,71 @@ fn any_defect_anywhere_is_told_and_mended_as_on_the_long_way() {
 }
 
 #[test]
+fn what_was_put_in_is_what_nobody_measured() {
+    let rows = ROWS + 40;
+    let (mut put_in, mut stored) = (0, 0);
+    for seed in 0..12 {
+        let draws = std::cell::RefCell::new(Stream::new(seed, "holes").draws());
+        let chance = |p: f64| draws.borrow_mut().chance(p);
+        let (share, minute) = (0.002 * (1 + seed % 4) as f64, std::cell::Cell::new(0));
+        let text = bars(rows, |_, fields| {
+            let missing = if chance(share) { 1 + draws.borrow_mut().below(4) } else { 0 };
+            minute.set(minute.get() + 1 + missing as i64);
+            fields[0] = crate::time::format(1_700_000_000_000_000 + minute.get() * 60_000_000);
+            fields[1..].iter_mut().filter(|_| chance(share)).for_each(String::clear);
+            // One that is left out, between others.
+            if seed % 3 == 1 && !fields[3].is_empty() {
+                fields[3] = "50".to_owned();
+            }
+        });
+        let names = if seed % 3 == 1 { "time,a,b,c,d" } else { "time,open,high,low,close" };
+        let text = text.replacen("time,open,high,low,close", names, 1);
+        let [short, long] = ways(&text, |config| {
+            config.checks = CheckPolicies {
+                not_finite: Policy::Fill,
+                ohlc: Policy::Fill,
+                gaps: if seed % 2 == 0 { GapPolicy::Fill } else { GapPolicy::Split },
+                longest_fill: 3,
+                constant: ConstantPolicy::Drop,
+                ..CheckPolicies::default()
+            };
+        });
+        assert!(short == long, "{seed}: {:?}, {:?}", short.err(), long.err());
+        let (set, checks) = short.unwrap();
+        let header: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+        let rows = text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+        let read: std::collections::HashMap<&str, Vec<&str>> =
+            rows.map(|row| (row[0], row)).collect();
+        let (series, width) = (&set.series()[0], set.channels().len());
+        assert_eq!(width, if seed % 3 == 1 { 3 } else { 4 });
+        for (channel, of) in set.channels().iter().enumerate() {
+            let column = header.iter().position(|name| *name == of.name).unwrap();
+            for (step, time) in series.time.iter().enumerate() {
+                let value = series.values.at(step * width + channel);
+                let time = crate::time::format(*time);
+                let field = read.get(time.as_str()).map(|row| row[column]);
+                let measured = field.is_some_and(|field| field.parse() == Ok(value));
+                assert_eq!(series.filled.holds(channel, step), !measured, "{seed} {of:?} {step}");
+            }
+            let told = &checks.by_series[0];
+            let own: u64 = told
+                .channels
+                .iter()
+                .filter(|own| own.channel == of.name)
+                .map(|own| own.filled)
+                .sum();
+            // A high that was put in may have been raised, too.
+            let count = series.filled.count(channel) as u64;
+            let most = own + told.steps_filled;
+            assert!(count == most || (count < most && ["high", "low"].contains(&of.name.as_str())));
+            put_in += series.filled.count(channel);
+        }
+        stored += usize::from(!series.filled.is_empty());
+    }
+    assert!(stored == 12 && put_in > 1000, "{stored} {put_in}");
+}
+
+#[test]
 fn constant_channels_are_refused_and_kept_as_on_the_long_way() {
     let constant = bars(100, |_, fields| {
         fields[1..].iter_mut().for_each(|field| *field = "5".to_owned());

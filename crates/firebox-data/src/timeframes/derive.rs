@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Role, Series, SeriesSet, StepLabels};
+use firebox_core::{Filled, Role, Series, SeriesSet, StepLabels};
 use rayon::prelude::*;
 
 use super::features::{Features, Resample, end_of, warmup};
@@ -49,6 +49,7 @@ pub(crate) fn derive(
             whole => whole.clone(),
         },
         segments: found.segments,
+        filled: found.filled,
         time: steps.time.into(),
         values: steps.values.into(),
     });
@@ -77,6 +78,8 @@ pub(super) struct Plan<'a> {
 pub(super) struct Found {
     pub(super) segments: Vec<Range<usize>>,
     pub(super) steps: usize,
+    /// Returns from or to a close that was not measured.
+    pub(super) filled: Filled,
     /// Without the names of series.
     checks: TimeframeChecks,
 }
@@ -102,6 +105,9 @@ impl Steps {
         self.rows.clear();
     }
 }
+
+/// The feature that classes can be made of.
+pub(super) const RETURN: usize = 0;
 
 /// Rows in a row that lie evenly farther apart than a bar takes, from which on they are taken for longer bars: of a bar that is
 /// stamped by when it opens, nothing else says when it closes. A choice; gaps of markets do not come so often one after the other.
@@ -310,6 +316,8 @@ struct Run<'a> {
     features: Features<'a>,
     /// When the last bar closed.
     closed: i64,
+    /// Whether its close was measured.
+    measured: bool,
     /// The first step, once every indicator has bars enough to look back on.
     first: Option<usize>,
     /// The first feature that is no number although its bars are: prices too far apart for f64.
@@ -332,10 +340,13 @@ impl<T: FnMut(i64, &[f64], usize) -> Result<(), DataError>> Runs<'_, T> {
         let run = self.run.get_or_insert_with(|| Run {
             features: Features::from(bar.closed - base, frames),
             closed: bar.closed,
+            measured: true,
             first: None,
             refused: None,
         });
         run.closed = bar.closed;
+        let measured = !self.series.filled.holds(self.plan.prices[3], row);
+        let before = std::mem::replace(&mut run.measured, measured);
         run.features.next(bar, &mut self.values);
         #[cfg(test)]
         if frames.leak {
@@ -355,6 +366,9 @@ impl<T: FnMut(i64, &[f64], usize) -> Result<(), DataError>> Runs<'_, T> {
         {
             let (closed, value) = (bar.closed, self.values[feature]);
             run.refused = Some(Refused { feature, closed, value });
+        }
+        if !(before && measured) {
+            self.found.filled.add(RETURN, self.found.steps..self.found.steps + 1);
         }
         self.found.steps += 1;
         match run.refused {

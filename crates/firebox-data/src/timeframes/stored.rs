@@ -47,7 +47,7 @@ pub(super) fn make_at(
     let (making, found, timeframes) = made?;
     let series = about.series.into_iter().zip(found).filter(|(_, found)| found.steps > 0);
     let series = series.map(|(mut entry, found)| {
-        (entry.steps, entry.segments) = (found.steps, found.segments);
+        (entry.steps, entry.segments, entry.filled) = (found.steps, found.segments, found.filled);
         entry
     });
     let (series, channels) = (series.collect(), frames.channels());

@@ -1,6 +1,6 @@
 //! Forecasts that need no training, and the error that MASE is scaled by.
 
-use firebox_core::{ForecastRule, SeriesSet, TrainWindows, Window};
+use firebox_core::{ForecastRule, Series, SeriesSet, TrainWindows, Window};
 
 /// Microseconds of an hour.
 const HOUR: i64 = 3_600_000_000;
@@ -71,7 +71,7 @@ pub fn seasonal_naive(
 }
 
 /// Mean absolute error of the seasonal naive forecast one season ahead, over the steps that training
-/// windows cover, of each series and target. A series without one, or where it is 0, has the mean of
+/// windows cover, of each series and target, where both values were measured. A series without one, or where it is 0, has the mean of
 /// the others; NaN if there is none.
 ///
 /// # Shapes
@@ -91,9 +91,12 @@ pub fn seasonal_scale(
         if covered.0 != window.series || steps.start > covered.2 {
             covered = (window.series, steps.start, steps.start);
         }
-        let values = &set.series()[window.series as usize].values;
+        let Series { values, filled, .. } = &set.series()[window.series as usize];
         for step in (covered.1 + season).max(covered.2)..steps.end {
             for (place, target) in rule.targets.iter().enumerate() {
+                if filled.holds(*target, step) || filled.holds(*target, step - season) {
+                    continue;
+                }
                 let at = |step: usize| values.at(step * channels + target);
                 let (sum, count) = &mut sums[window.series as usize * targets + place];
                 *sum += (at(step) - at(step - season)).abs();
@@ -117,7 +120,7 @@ pub fn seasonal_scale(
 mod tests {
     use std::sync::Arc;
 
-    use firebox_core::{Channel, Labels, Role, Series, SplitRule, WindowRule, split};
+    use firebox_core::{Channel, Labels, Role, SplitRule, WindowRule, split};
 
     use super::*;
 

@@ -21,22 +21,23 @@ pub struct LinearData<'a> {
     pub width: usize,
     /// Writes the features of a sample, `[feature]`.
     pub features: &'a (dyn Fn(usize, &mut [f64]) + Sync),
-    /// `[sample, output]`
+    /// `[sample, output]`; NaN where there is none. A sample that lacks any is not fitted to, and what is lacking is no error.
     pub targets: &'a [f32],
 }
 
 impl LinearData<'_> {
     /// Features of some samples, `[sample, feature]`.
-    fn rows(&self, samples: std::ops::Range<usize>) -> Vec<f64> {
+    fn rows(&self, samples: &[usize]) -> Vec<f64> {
         let mut rows = vec![0.0; samples.len() * self.width];
         let each = rows.par_chunks_mut(self.width.max(1)).zip(samples);
-        each.for_each(|(row, sample)| (self.features)(sample, row));
+        each.for_each(|(row, sample)| (self.features)(*sample, row));
         rows
     }
 
-    fn chunks(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
-        let samples = self.samples;
-        (0..samples).step_by(CHUNK).map(move |from| from..(from + CHUNK).min(samples))
+    /// The targets of a sample, `[output]`.
+    fn targets_of(&self, sample: usize) -> &[f32] {
+        let outputs = self.targets.len() / self.samples;
+        &self.targets[sample * outputs..(sample + 1) * outputs]
     }
 }
 
@@ -75,7 +76,7 @@ impl Linear {
         let outputs = self.intercept.len();
         let weights = Matrix::new(&self.weights, outputs, self.width).transposed();
         let mut all = Vec::with_capacity(data.samples * outputs);
-        for chunk in data.chunks() {
+        for chunk in (0..data.samples).collect::<Vec<_>>().chunks(CHUNK) {
             let samples = chunk.len();
             let rows = data.rows(chunk);
             let mut out = vec![0.0; samples * outputs];
@@ -90,6 +91,7 @@ impl Linear {
 
     fn squared_error(&self, data: &LinearData<'_>) -> f64 {
         let pairs = self.predict(data).into_iter().zip(data.targets);
+        let pairs = pairs.filter(|(_, wanted)| !wanted.is_nan());
         pairs.map(|(found, wanted)| (found - f64::from(*wanted)).powi(2)).sum()
     }
 }
@@ -108,26 +110,32 @@ struct Moments {
 
 impl Moments {
     fn of(data: &LinearData<'_>) -> Option<Self> {
-        let (samples, width) = (data.samples, data.width);
-        if samples == 0 || width == 0 || data.targets.is_empty() {
+        let width = data.width;
+        if data.samples == 0 || width == 0 || data.targets.is_empty() {
             return None;
         }
-        let outputs = data.targets.len() / samples;
+        let has_all = |sample: &usize| !data.targets_of(*sample).iter().any(|of| of.is_nan());
+        let fitted: Vec<usize> = (0..data.samples).filter(has_all).collect();
+        let (samples, outputs) = (fitted.len(), data.targets.len() / data.samples);
+        if samples == 0 {
+            return None;
+        }
         let (mut mean, mut target_mean) = (vec![0.0; width], vec![0.0; outputs]);
-        for chunk in data.chunks() {
+        for chunk in fitted.chunks(CHUNK) {
             for row in data.rows(chunk).chunks_exact(width) {
                 mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
         }
-        for row in data.targets.chunks_exact(outputs) {
+        for sample in &fitted {
+            let row = data.targets_of(*sample);
             target_mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
         }
         mean.iter_mut().chain(&mut target_mean).for_each(|sum| *sum /= samples as f64);
         let (mut features, mut products) = (vec![0.0; width * width], vec![0.0; width * outputs]);
         let mut part = vec![0.0; width * width];
-        for chunk in data.chunks() {
+        for chunk in fitted.chunks(CHUNK) {
             let count = chunk.len();
-            let targets = data.targets[chunk.start * outputs..chunk.end * outputs].iter();
+            let targets = chunk.iter().flat_map(|sample| data.targets_of(*sample));
             let targets =
                 targets.enumerate().map(|(at, v)| f64::from(*v) - target_mean[at % outputs]);
             let targets: Vec<f64> = targets.collect();

@@ -5,8 +5,8 @@ use crate::{Estimate, EvalError, Resampling};
 
 /// Sums kept of each window and output of a run: absolute, squared and scaled absolute error.
 const ERRORS: usize = 3;
-/// Sums kept of each window and output of the truth: value about the mean, and its square.
-const VALUES: usize = 2;
+/// Sums kept of each window and output of the truth: value about the mean, its square, and how many were measured.
+const VALUES: usize = 3;
 /// Mean absolute error, root mean squared error, R², mean absolute scaled error.
 const METRICS: usize = 4;
 const MAE: usize = 0;
@@ -19,7 +19,8 @@ const ROUNDING: f64 = 1e-12;
 pub struct ForecastData<'a> {
     /// What the outputs are.
     pub outputs: &'a [ForecastOutput],
-    /// The true values, `[window, output]`; windows in the order of time.
+    /// The true values, `[window, output]`; windows in the order of time. Those that are NaN were not measured, and no
+    /// forecast of them counts.
     pub truth: &'a [f64],
     /// What absolute errors are divided by for MASE, `[window, output]`; NaN where there is none.
     pub scales: &'a [f64],
@@ -29,7 +30,7 @@ pub struct ForecastData<'a> {
 /// model, the others are what it is compared with. Of too few blocks there are no intervals.
 ///
 /// # Errors
-/// When there is no window, or a forecast of the model is not finite.
+/// When there is no window, nothing was measured, or a forecast is not finite.
 ///
 /// # Panics
 /// When a run has another number of forecasts than there are true values.
@@ -40,7 +41,7 @@ pub fn evaluate_forecasts(
 ) -> Result<ForecastEvaluation, EvalError> {
     let outputs = data.outputs.len();
     let windows = data.truth.len() / outputs.max(1);
-    if windows == 0 {
+    if data.truth.iter().all(|value| value.is_nan()) {
         return Err(EvalError::NoForecast);
     }
     for Forecasts { forecaster, runs } in forecasts {
@@ -123,8 +124,8 @@ fn has_unlike_scales(data: &ForecastData<'_>) -> bool {
 }
 
 /// R² of the forecasts of each output, and the mean of them: 1 minus the squared errors over the squared
-/// distances of the truth from its mean. An output whose truth is constant has none and is left out; NaN
-/// if no output has one.
+/// distances of the truth from its mean. True values that are NaN do not count. An output whose truth is constant has none
+/// and is left out; NaN if no output has one.
 ///
 /// # Shapes
 /// - truth, forecasts: `[window, output]`, in the same units
@@ -133,11 +134,10 @@ fn has_unlike_scales(data: &ForecastData<'_>) -> bool {
 /// When there is another number of forecasts than of true values.
 pub fn mean_r2(truth: &[f64], forecasts: &[f64], outputs: usize) -> f64 {
     assert_eq!(truth.len(), forecasts.len(), "one forecast for each true value");
-    let of = |values: &[f64], output: usize| -> Vec<f64> {
-        values.iter().skip(output).step_by(outputs).copied().collect()
-    };
     let score = |output: usize| {
-        let (truth, forecasts) = (of(truth, output), of(forecasts, output));
+        let pairs = truth.iter().zip(forecasts).skip(output).step_by(outputs);
+        let (truth, forecasts): (Vec<f64>, Vec<f64>) =
+            pairs.filter(|(own, _)| !own.is_nan()).unzip();
         // The mean of equal values need not be their value.
         if truth.iter().all(|value| *value == truth[0]) {
             return None;
@@ -186,25 +186,29 @@ struct Sums {
 impl Sums {
     fn new(data: &ForecastData<'_>, forecasts: &[Forecasts]) -> Self {
         let outputs = data.outputs.len();
-        let windows = data.truth.len() / outputs;
         // About their mean, so that squares keep their digits.
-        let mut means = vec![0.0; outputs];
-        for (at, value) in data.truth.iter().enumerate() {
-            means[at % outputs] += value / windows as f64;
-        }
-        // The mean of equal values need not be their value.
-        for (output, mean) in means.iter_mut().enumerate() {
-            let first = data.truth[output];
-            if data.truth.iter().skip(output).step_by(outputs).all(|value| *value == first) {
-                *mean = first;
-            }
-        }
+        let mean = |output: usize| {
+            let all = data.truth.iter().skip(output).step_by(outputs);
+            let measured = || all.clone().copied().filter(|value| !value.is_nan());
+            let count = measured().count() as f64;
+            let mean = measured().map(|value| value / count).sum();
+            // The mean of equal values need not be their value.
+            let first = measured().next().unwrap_or(mean);
+            if measured().all(|value| value == first) { first } else { mean }
+        };
+        let means: Vec<f64> = (0..outputs).map(mean).collect();
         let truth = |at: usize| {
+            if data.truth[at].is_nan() {
+                return [0.0; VALUES];
+            }
             let value = data.truth[at] - means[at % outputs];
-            [value, value * value]
+            [value, value * value, 1.0]
         };
         let errors = |run: &Vec<f64>| {
             let error = |at: usize| {
+                if data.truth[at].is_nan() {
+                    return [0.0; ERRORS];
+                }
                 let error = (run[at] - data.truth[at]).abs();
                 [error, error * error, error / data.scales[at]]
             };
@@ -230,7 +234,6 @@ impl Sums {
     }
 
     fn metrics_of(&self, place: usize, runs: &[usize], blocks: &[(usize, usize)]) -> Metrics {
-        let windows: usize = blocks.iter().map(|(_, length)| length).sum();
         let truth = over::<VALUES>(&self.truth, self.outputs, blocks);
         let all: Vec<f64> = self.truth[self.truth.len() - VALUES * self.outputs..]
             .chunks_exact(VALUES)
@@ -240,8 +243,8 @@ impl Sums {
         for run in runs {
             let errors = over::<ERRORS>(&self.errors[place][*run], self.outputs, blocks);
             for (output, metrics) in metrics.iter_mut().enumerate() {
-                let ([absolute, squared, scaled], [sum, squares]) = (errors[output], truth[output]);
-                let count = windows as f64;
+                let [absolute, squared, scaled] = errors[output];
+                let [sum, squares, count] = truth[output];
                 let spread = match squares - sum * sum / count {
                     // Differences of sums leave this of nothing: the truth of these windows is constant.
                     spread if spread <= ROUNDING * all[output] => f64::NAN,

@@ -11,7 +11,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Tensor, TensorData};
 use firebox_core::{
     Event, ForecastScaler, HeldOutWindows, Listener, SeriesSet, SplitError, Window, WindowRule,
-    count, new_thread, unseen,
+    count, new_thread, quoted, unseen,
 };
 use firebox_data::{DataError, TableColumn, TableWriter};
 use firebox_export::{Model, ModelCard, SavedModel};
@@ -260,6 +260,46 @@ impl Heads {
     }
 }
 
+/// Series that are named where there may be many.
+const NAMED: usize = 5;
+
+/// Series without a window: nothing is said of them in the result.
+#[derive(Default)]
+struct Without {
+    count: u64,
+    all: u64,
+    /// The first of them.
+    names: Vec<String>,
+}
+
+impl Without {
+    /// Notes those of some series, of these names, and returns how many have a window.
+    fn look(&mut self, windows: &HeldOutWindows, names: &[String]) -> u64 {
+        let mut has = vec![false; names.len()];
+        windows.windows().iter().for_each(|window| has[window.series as usize] = true);
+        let lacking = names.iter().zip(&has).filter(|(_, has)| !**has).map(|(name, _)| name);
+        let count = lacking.clone().count() as u64;
+        let room = NAMED.saturating_sub(self.names.len());
+        self.names.extend(lacking.take(room).cloned());
+        self.count += count;
+        self.all += names.len() as u64;
+        names.len() as u64 - count
+    }
+
+    fn said(&self, steps: usize) -> Option<String> {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        let more = if self.count > names.len() as u64 { ", …" } else { "" };
+        (self.count > 0).then(|| {
+            format!(
+                "{} of {} series have no window, and no row in the result ({}{more}): a window takes {steps} steps without a gap",
+                self.count,
+                self.all,
+                quoted(&names, NAMED)
+            )
+        })
+    }
+}
+
 struct Work<'a> {
     request: &'a ApplyRequest,
     device: &'a ChosenDevice,
@@ -292,10 +332,10 @@ impl Work<'_> {
         let mut cut = Cut::new(self.rule, 0);
         let mut longest = (0, String::new());
         let mut taken = HashSet::new();
+        let mut without = Without::default();
         while let Ok(loaded) = from_files.recv() {
             let loaded = loaded?;
             applied.files += loaded.files;
-            applied.series += loaded.set.series().len() as u64;
             let names: Vec<String> =
                 loaded.set.series().iter().map(|one| one.name.clone()).collect();
             let names = distinct(names, &mut taken);
@@ -304,6 +344,7 @@ impl Work<'_> {
             cut.look(&shown);
             let windows = unseen(&shown, &self.rule).map_err(no_window)?;
             self.long_enough(&loaded, &windows)?;
+            applied.series += without.look(&windows, &names);
             strange.look_at_statics(&loaded.set, windows.windows(), &names);
             for series in loaded.set.series() {
                 let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
@@ -324,7 +365,7 @@ impl Work<'_> {
             let needed = self.rule.length;
             return Err(no_window(SplitError::TooLong { needed, longest, series }));
         }
-        if let Some(message) = cut.said() {
+        for message in cut.said().into_iter().chain(without.said(self.rule.length)) {
             self.listener.on(&Event::Warning { message });
         }
         strange.warn(applied.windows, self.listener);

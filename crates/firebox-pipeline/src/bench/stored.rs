@@ -78,7 +78,7 @@ fn windows(samples: &Samples) -> Result<TrainWindows, PipelineError> {
         labels: samples.sample(index).1.map_or(StepLabels::None, StepLabels::Whole),
         segments: std::iter::once(0..time).collect(),
         origin: Origin::Unassigned,
-        group: None,
+        ..Series::default()
     });
     let channels = (0..channel).map(|channel| Channel::new(channel.to_string(), Role::Other));
     let classes = samples.classes().to_vec();

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, HeldOutWindows, Stream, Window, WindowList};
-use firebox_data::Checks;
+use firebox_core::{Event, HeldOutWindows, Stream, Window, WindowList, count};
 use firebox_eval::{
     BlockOf, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts, Linear,
     LinearData, Resampling, evaluate_forecasts, last_value, mean_r2, seasonal_naive,
@@ -18,7 +17,6 @@ use firebox_train::ForecastSamples;
 
 use super::sequences::Sequences;
 use crate::error::PipelineError;
-use crate::filled::counted;
 use crate::measure::units_of;
 use crate::score::Judge;
 use crate::stages::Run;
@@ -88,10 +86,6 @@ pub(super) fn measure(
     if test.is_empty() {
         return Err(firebox_eval::EvalError::NoForecast.into());
     }
-    let named = rule.targets.iter().map(|target| set.channels()[*target].name.as_str());
-    if let Some(message) = made_up(&sequences.windows.ingested.checks, named) {
-        run.listener.on(&Event::Warning { message });
-    }
     // Of several series the windows of one time stand side by side.
     let start = |window: Window| set.series()[window.series as usize].time[window.start as usize];
     let mut order: Vec<usize> = (0..test.len()).collect();
@@ -132,19 +126,22 @@ pub(super) fn measure(
     for (window, out) in windows.iter().zip(truth.chunks_exact_mut(outputs)) {
         rule.truth(set, &window, out);
     }
+    if let Some(message) = not_measured(&truth) {
+        run.listener.on(&Event::Warning { message });
+    }
     let scales = seasonal_scale(set, rule, sequences.train(), sequences.steps_of_season());
     let evaluation = evaluate(run, sequences, &windows, &truth, &forecasts, &scales)?;
     Ok(Measured { evaluation, windows, truth, forecasts, scales })
 }
 
-/// What is said of targets that `data.checks` put in: nobody measured them, and they count as true. Which ones they are is
-/// not kept.
-fn made_up<'a>(checks: &Checks, targets: impl Iterator<Item = &'a str>) -> Option<String> {
-    counted(checks, targets).map(|told| {
+/// What is said of targets that were not measured.
+fn not_measured(truth: &[f64]) -> Option<String> {
+    let none = truth.iter().filter(|value| value.is_nan()).count();
+    (none > 0).then(|| {
         format!(
-            "{told} were not measured: `data.checks` put them in, and those of them that are forecast count as true, in training and in the test. A forecast of the value before is \
-             right about a repeated one, and errors come out lower than they are\n  \
-             set data.checks.not_finite = \"drop\" and data.checks.gaps = \"split\" to forecast what was measured alone"
+            "{none} of {} that test windows are measured by ({:.1} %) were put in by `data.checks`: no forecast of them counts, here and in training",
+            count(truth.len() as u64, "value"),
+            100.0 * none as f64 / truth.len() as f64
         )
     })
 }
@@ -332,34 +329,13 @@ impl<'a> Rows<'a> {
 
 #[cfg(test)]
 mod tests {
-    use firebox_data::{ChannelChecks, SeriesChecks};
-
     use super::*;
 
     #[test]
     fn targets_that_nobody_measured_are_told_of() {
-        let channel = |name: &str, filled| ChannelChecks {
-            channel: name.to_owned(),
-            filled,
-            ..ChannelChecks::default()
-        };
-        let series = |steps_filled, channels| SeriesChecks {
-            steps_filled,
-            channels,
-            ..SeriesChecks::default()
-        };
-        let checks = |by_series| Checks { steps: 1000, by_series, ..Checks::default() };
-        let said = |by_series| made_up(&checks(by_series), ["a", "b"].into_iter());
-        assert_eq!(said(vec![]), None);
-        assert_eq!(said(vec![series(0, vec![channel("c", 3)])]), None);
-        let of_one =
-            said(vec![series(0, vec![channel("b", 20)]), series(0, vec![channel("b", 5)])]);
-        let of_one = of_one.unwrap();
-        assert!(
-            of_one.starts_with("25 of 1000 values of `b` (2.5 %) were not measured"),
-            "{of_one}"
-        );
-        let of_both = said(vec![series(10, vec![channel("b", 5)])]).unwrap();
-        assert!(of_both.starts_with("10 of 1000 values of `a` (1.0 %), 15 of 1000"), "{of_both}");
+        assert_eq!(not_measured(&[1.0, 2.0]), None);
+        let said = not_measured(&[1.0, f64::NAN, 2.0, 3.0]).unwrap();
+        assert!(said.starts_with("1 of 4 values that test windows"), "{said}");
+        assert!(said.contains("(25.0 %) were put in by `data.checks`"), "{said}");
     }
 }

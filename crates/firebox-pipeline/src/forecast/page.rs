@@ -323,7 +323,8 @@ fn shown(sequences: &Sequences, measured: &Measured) -> Part {
         let line = |name: String, values: &[f64]| {
             let point =
                 |(at, step): &(usize, f64)| (step + horizon as f64, values[at * outputs + output]);
-            Line { name, points: drawn.iter().map(point).collect() }
+            let points = drawn.iter().map(point).filter(|(_, value)| value.is_finite());
+            Line { name, points: points.collect() }
         };
         let mut lines = vec![line("true value".to_owned(), &measured.truth)];
         for forecasts in &measured.forecasts {

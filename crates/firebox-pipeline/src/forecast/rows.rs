@@ -14,7 +14,7 @@ pub(super) use crate::test_table::FILE;
 const AT_ONCE: usize = 1 << 16;
 
 /// Writes a row for each test window, in the order of time, and each output of it: `series`, the moment of the window's last
-/// step (`end`; its place where there is no clock), `target`, `horizon`, `truth`, what each forecaster said, the model once
+/// step (`end`; its place where there is no clock), `target`, `horizon`, `truth` (NaN where it was not measured), what each forecaster said, the model once
 /// for each seed, and the `scale` of MASE.
 pub(super) fn write(
     path: &Path,

@@ -332,7 +332,7 @@ impl Run<'_> {
                 self.warn_of_equal(&first.split);
             }
             self.warn_of_filled(&ingested.checks);
-            if let Some(message) = in_labels(&ingested.checks, &config.labels, &ingested.set) {
+            if let Some(message) = in_labels(&config.labels, &ingested.set) {
                 self.listener.on(&Event::Warning { message });
             }
             let (mut told, timed) = (BTreeSet::new(), ingested.checks.span.is_some());

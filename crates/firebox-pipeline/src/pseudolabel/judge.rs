@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Stream};
+use firebox_core::{Event, Stream, count};
 use firebox_eval::{
-    Agreement, Estimate, Evaluation, Outcome, Resampling, Sources, Together, Verdict,
-    evaluate_encoder, number,
+    Agreement, Estimate, Evaluation, FEWEST_WINDOWS, Outcome, Resampling, Sources, Together,
+    Verdict, evaluate_encoder, number,
 };
 use firebox_loader::{NormalisedWindows, Source};
 use serde::Serialize;
@@ -25,6 +25,8 @@ use crate::together::together;
 pub(super) struct Judged {
     /// Test windows with a true class.
     pub(super) windows: usize,
+    /// Those of them that are independent of each other.
+    pub(super) independent: usize,
     /// Clusters of each iteration's encoder as it began, then of the last one.
     pub(super) by_iteration: Vec<Agreement>,
     /// The last encoder, the encoder before any training, and the windows themselves.
@@ -84,9 +86,12 @@ impl Judged {
         );
         let beats = self.leads.iter().all(Estimate::is_above_zero);
         let (outcome, begin) = match () {
-            () if self.windows < 20 => (
+            () if self.independent < FEWEST_WINDOWS => (
                 Outcome::TooFewWindows,
-                "Too few test windows to say whether training on clusters helps",
+                &*format!(
+                    "Too few test windows to say whether training on clusters helps ({}; it takes {FEWEST_WINDOWS})",
+                    count(self.independent as u64, "independent one")
+                ),
             ),
             () if beats => (
                 Outcome::Beats,
@@ -126,6 +131,7 @@ pub(super) fn judge(
         let none = vec![];
         return Ok(Judged {
             windows: 0,
+            independent: 0,
             by_iteration: vec![],
             subjects: vec![],
             leads: none,
@@ -163,16 +169,20 @@ pub(super) fn judge(
             std::array::from_fn(|place| (sorted[place].0, &sorted[place].1));
         with_intervals(&resampling, &hanging.sorted(&truth), &subjects)
     };
+    let independent_by =
+        |hanging: &Together| truth.len() / evaluate.block.unwrap_or(hanging.block).max(1);
+    let mut independent = independent_by(&hanging);
     let (mut subjects, mut leads) = judged(&hanging);
     // Halves are drawn by moments or by units; windows hang together by both, so the wider one is told.
     if let Some(by_units) = hanging.by_units().filter(|_| evaluate.block.is_none()) {
+        independent = independent.min(independent_by(&by_units));
         let (others, other_leads) = judged(&by_units);
         subjects.iter_mut().zip(&others).for_each(|(own, other)| own.widen(other));
         leads.iter_mut().zip(&other_leads).for_each(|(own, other)| *own = wider(*own, *other));
     }
     let evaluation = probe(run, settings, windows, parts, iterated)?;
     let (windows, confidence) = (truth.len(), evaluate.confidence);
-    Ok(Judged { windows, by_iteration, subjects, leads, confidence, evaluation })
+    Ok(Judged { windows, independent, by_iteration, subjects, leads, confidence, evaluation })
 }
 
 /// Writes every test window with a true class: its cluster by the encoder that each iteration began with, by the trained

@@ -7,11 +7,12 @@ use firebox_search::{Direction, Limit, Study, Trial, TrialState, pareto_front, s
 
 use super::settled::{comments, of_trial};
 use super::text::{reason, value_text};
-use super::{Search, SearchConfig, page, training, trial};
+use super::{Search, SearchConfig, page, trial};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 use crate::feed::fetch_first;
-use crate::folder::{RunFolder, conclusion};
+use crate::folder::{self, RunFolder, conclusion};
+use crate::forgotten::{begin_again, forgotten};
 use crate::kept::is_kept;
 use crate::{Finished, Prepared};
 
@@ -153,9 +154,14 @@ impl Search {
         listener: &dyn Listener,
     ) -> Result<Option<Finished>, PipelineError> {
         let mut waits = false;
+        let own = trial::run_of(&best.trial).map(|run| self.config.run.directory.join(run));
+        let own = own.filter(|run| folder::is_searched(run));
         let run = || {
             self.renew(best, device, listener)?;
-            best.prepared.run(device, &self.stop, listener)
+            let finished = best.prepared.run(device, &self.stop, listener)?;
+            // It is still the search's, which may find a better one another time.
+            own.as_deref().map_or(Ok(()), folder::mark)?;
+            Ok(finished)
         };
         while !self.is_stopped() {
             match run() {
@@ -185,12 +191,12 @@ impl Search {
     ) -> Result<(), PipelineError> {
         // A look at its folder is enough for nearly every trial.
         let run = trial::run_of(&best.trial).map(|run| self.config.run.directory.join(run));
-        if run.is_none_or(|run| training::forgotten(&run).is_none()) {
+        if run.is_none_or(|run| forgotten(&run).is_none()) {
             return Ok(());
         }
         fetch_first(best.prepared.config(), &self.stop, listener)?;
         let (keys, run) = best.prepared.settled(device, &self.stop, &self.shared)?.place(device)?;
-        let is_gone = || training::forgotten(&run).is_some_and(|own| own.key == keys.training);
+        let is_gone = || forgotten(&run).is_some_and(|own| own.key == keys.training);
         let is_measured = conclusion(&run, keys.evaluation).is_some() && is_kept(&run);
         if is_measured || !is_gone() {
             return Ok(());
@@ -203,7 +209,7 @@ impl Search {
                 "the checkpoint of trial {number}, the best, is not in {folder} any more; it is trained again"
             );
             listener.on(&Event::Warning { message });
-            training::begin_again(&run)?;
+            begin_again(&run)?;
         }
         Ok(())
     }

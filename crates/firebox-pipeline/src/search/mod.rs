@@ -45,7 +45,8 @@ use crate::stages::check_size;
 use crate::{PipelineConfig, Prepared, layers, prepared};
 use concurrent::Gate;
 use open::{
-    PIPELINE, check_name, check_numbers, find, folder, open_storage, same_search, stored_pipeline,
+    DATA, PIPELINE, check_name, check_numbers, find, folder, open_storage, same_search,
+    stored_pipeline,
 };
 use settled::Told;
 use shortage::{ALONE, InHand, Turns};
@@ -133,7 +134,7 @@ impl Search {
         check_numbers(&search)?;
         search.objectives.check(&config)?;
         prepared::absolute_choices(&mut search)?;
-        let space = space::space(&search.space)?;
+        let space = space::space(&search.space, &search.objectives)?;
         let read = |more: &[String]| {
             let all = [settings.as_slice(), more].concat();
             prepared::check(&layers::parse(&file, &text, environment.clone(), &all)?)
@@ -238,6 +239,7 @@ impl Search {
             fetched => fetched?,
         }
         let study = self.study()?;
+        self.same_data(&study)?;
         let budget = self.budget();
         let gpu = device.backend != "cpu";
         let threads = rayon::current_num_threads();
@@ -339,6 +341,20 @@ impl Search {
         }
         study.set_metric_names(&self.search.objectives.names())?;
         Ok(())
+    }
+
+    /// Refuses to go on with a study whose data have changed: losses of other data cannot be compared.
+    fn same_data(&self, study: &Study) -> Result<(), PipelineError> {
+        let key = self.config.pipeline.chain().data_key(&self.config)?.to_string();
+        let known = study.claim_system_attribute(DATA, &key.as_str().into())?;
+        match known.as_ref().and_then(|known| known.as_str()) {
+            Some(known) if known != key => Err(PipelineError::Setting(format!(
+                "the data of the study {} are not those that it was begun with, or this version of Firebox reads them otherwise: losses of other data cannot be compared\n  \
+                 put back the files that it was begun with, or begin another study, as with --set search.study={}-2",
+                self.name, self.name
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Where the text comes from, for messages.

@@ -14,6 +14,9 @@ use crate::{PipelineConfig, prepared};
 /// System attribute of the study with the pipeline that is searched, as TOML.
 pub(super) const PIPELINE: &str = "firebox:pipeline";
 
+/// System attribute of the study with the key of the data that its trials read.
+pub(super) const DATA: &str = "firebox:data";
+
 /// Name of a study's journal within the folder of the search.
 const JOURNAL: &str = "study.log";
 
@@ -27,6 +30,12 @@ pub(super) fn open_storage(
     name: &str,
 ) -> Result<Arc<Storage>, PipelineError> {
     let address = match &search.storage {
+        Some(address) if !address.contains("://") && is_something_else(Path::new(address)) => {
+            return Err(PipelineError::Setting(format!(
+                "`search.storage` names {address}, which is a file and no journal of a study\n  \
+                 name a file that is not there yet, a journal, or redis://HOST:PORT/DATABASE"
+            )));
+        }
         Some(address) => address.clone(),
         None => {
             let folder = folder(config, name);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use firebox_search::{Choice, Distribution, Parameter, Space, StudyError, Value};
 
 use super::config::{Number, SpaceEntry};
+use super::objective::{Objective, Objectives};
 use crate::ConfigError;
 use crate::error::PipelineError;
 use crate::layers::CHOICES;
@@ -33,9 +34,21 @@ const NOT_COMPARABLE: [&str; 15] = [
     "text.loss",
 ];
 
+/// Keys that change the validation loss of models that restore what is hidden, and no other score: how much is hidden, and
+/// what is added to the error.
+const OF_LOSS_ALONE: [&str; 4] = [
+    "model.bilstm-mae.mask",
+    "model.bilstm-mae.latent_weight",
+    "model.patch-transformer.mask",
+    "model.masked.mask",
+];
+
 /// The space of a study. What its keys and values mean to the pipeline is checked with
 /// [`check_schema`].
-pub(super) fn space(entries: &BTreeMap<String, SpaceEntry>) -> Result<Space, PipelineError> {
+pub(super) fn space(
+    entries: &BTreeMap<String, SpaceEntry>,
+    objectives: &Objectives,
+) -> Result<Space, PipelineError> {
     if entries.is_empty() {
         return Err(PipelineError::Setting(
             "there is nothing to search: [search.space] has no key\n  \
@@ -48,6 +61,15 @@ pub(super) fn space(entries: &BTreeMap<String, SpaceEntry>) -> Result<Space, Pip
         let among = |names: &[&str]| {
             names.iter().any(|own| key == own || key.starts_with(&format!("{own}.")))
         };
+        // What is written otherwise would be another key to the lists, and the same one to the pipeline.
+        if key.contains(|own: char| own.is_whitespace() || matches!(own, '"' | '\'')) {
+            let plain =
+                key.replace(|own: char| own.is_whitespace() || matches!(own, '"' | '\''), "");
+            return Err(wrong(
+                key,
+                &format!("its names are written without spaces and quotes\n  write `{plain}`"),
+            ));
+        }
         if among(&NOT_SEARCHED) {
             return Err(wrong(key, "it says where and how a run is kept, not what is trained"));
         }
@@ -55,6 +77,13 @@ pub(super) fn space(entries: &BTreeMap<String, SpaceEntry>) -> Result<Space, Pip
             return Err(wrong(
                 key,
                 "it changes what is measured and not how well it is learnt, so the losses of its values cannot be compared\n  search each value by itself, with a study for each",
+            ));
+        }
+        let by_loss = objectives.all().contains(&Objective::ValidationLoss);
+        if among(&OF_LOSS_ALONE) && by_loss {
+            return Err(wrong(
+                key,
+                "the validation loss is measured by it: it is lower where less is hidden, or less is added to it, whatever is learnt\n  search by a score of what was learnt, such as search.objective = \"validation-accuracy\", or search each value by itself, with a study for each",
             ));
         }
         let distribution = distribution(key, entry)?;
@@ -232,13 +261,35 @@ mod tests {
     use crate::layers;
 
     #[test]
+    fn keys_that_losses_cannot_be_compared_by_are_refused_however_they_are_written() {
+        let said = |objective: &str, key: &str| {
+            let text = format!(
+                "[search]\nobjective = \"{objective}\"\n[search.space]\n{key} = {{ low = 1, high = 3 }}\n"
+            );
+            let search =
+                layers::parse(Path::new("p.toml"), &text, [], &[]).unwrap().search.unwrap();
+            space(&search.space, &search.objectives).err().map(|error| error.to_string())
+        };
+        let mask = r#""model.bilstm-mae.mask.patch.length""#;
+        let refused = said("validation-loss", mask).unwrap();
+        assert!(refused.contains("it is lower where less is hidden"), "{refused}");
+        assert_eq!(said("validation-accuracy", mask), None);
+        assert_eq!(said("validation-loss", r#""train.epochs""#), None);
+        assert!(said("validation-loss", r#""run.seed""#).unwrap().contains("cannot be compared"));
+        for key in [r#"" run.seed""#, r#""run.'seed'""#, r#""run. seed""#] {
+            let refused = said("validation-accuracy", key).unwrap();
+            assert!(refused.ends_with("write `run.seed`"), "{refused}");
+        }
+    }
+
+    #[test]
     fn a_choice_that_cannot_be_is_told_with_its_key_and_the_way_out() {
         let said = |entry: &str| {
             let text = format!("[search.space]\n{entry}\n");
             let file = Path::new("p.toml");
             let read = |settings: &[String]| layers::parse(file, &text, [], settings);
             let search = read(&[]).unwrap().search.unwrap_or_default();
-            let space = space(&search.space).unwrap();
+            let space = space(&search.space, &search.objectives).unwrap();
             let checked = check_schema(&space, |settings| Ok(read(settings).map(drop)?));
             let error = checked.unwrap_err();
             format!("{error}: {}", reason(&error))

@@ -10,9 +10,11 @@ use firebox_search::{Study, StudyError, Trial, TrialHandle, TrialState};
 
 use super::Objectives;
 use super::settled::{self, Told};
-use super::training::{Ended, Halt, forgotten, train_only};
+use super::training::{Ended, Halt, train_only};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+use crate::folder::is_searched;
+use crate::forgotten::forgotten;
 use crate::score::Score;
 use crate::settle::multiplying;
 use crate::shared::Shared;
@@ -239,7 +241,8 @@ pub(super) fn run(
         None => return Ok(Ran::Interrupted),
         Some(ended) => ended,
     };
-    if !anew && let Some(original) = original(study, trial)? {
+    let reports = !matches!(Reports::of(objectives), Reports::Nothing);
+    if !anew && let Some(original) = original(study, trial, reports)? {
         trial.repeat(original)?;
     }
     trial.set_attribute(EPOCHS, summary.epochs.into())?;
@@ -271,13 +274,18 @@ fn known(
 }
 
 /// The trial that trained what this one has found trained, if it is of this study and has reported
-/// something. It may not have ended yet: another worker writes down its value just now.
-fn original(study: &Study, own: &TrialHandle<'_>) -> Result<Option<u64>, StudyError> {
+/// something, if trials do. It may not have ended yet: another worker writes down its value just now.
+fn original(
+    study: &Study,
+    own: &TrialHandle<'_>,
+    reports: bool,
+) -> Result<Option<u64>, StudyError> {
     let Some(own) = own.trial().filter(|own| own.intermediate.is_empty()) else { return Ok(None) };
     let trains = |trial: &&Trial| {
         matches!(trial.state, TrialState::Complete | TrialState::Running)
             && trial.repeats().is_none()
-            && !trial.intermediate.is_empty()
+            && (!reports || !trial.intermediate.is_empty())
+            && trial.number != own.number
             && run_of(trial) == run_of(&own)
     };
     Ok(study.trials()?.iter().find(trains).map(|trial| trial.number))
@@ -292,10 +300,12 @@ pub(super) fn run_of(trial: &Trial) -> Option<String> {
     trial.user_attributes.get(RUN).and_then(|run| run.as_str()).map(str::to_owned)
 }
 
-/// Removes the checkpoints of a run that ended, and leaves what it logged.
+/// Removes the checkpoints of a run that ended, and leaves what it logged. One that somebody asked for, before the search
+/// or after it, stays whole.
 pub(super) fn forget(run: &Path) {
     let checkpoints: PathBuf = run.join(firebox_train::CHECKPOINT_FOLDER);
-    if checkpoints.is_dir()
+    if is_searched(run)
+        && checkpoints.is_dir()
         && let Ok(_held) = crate::folder::RunFolder::open(run)
     {
         // What cannot be removed costs room and nothing else.
@@ -321,15 +331,15 @@ pub(super) fn checkpoint_bytes(run: &Path) -> u64 {
 mod tests {
     use firebox_search::{Budget, Direction, Ended, Options, RandomSampler, Storage};
 
-    use super::super::training;
     use super::*;
+    use crate::forgotten::tests::ended;
 
     #[test]
     fn a_trial_whose_run_has_no_checkpoint_any_more_has_the_scores_that_the_study_knows() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("p-1");
         let (key, other) = (Key::builder("test", 1).finish(), Key::builder("test", 2).finish());
-        let summary = training::tests::ended(&run, key);
+        let summary = ended(&run, key);
         let storage = Arc::new(Storage::memory().unwrap());
         let options = Options::new(RandomSampler::new(1));
         let study = Study::create(&storage, "s", &[Direction::Maximize], options).unwrap();
@@ -348,7 +358,25 @@ mod tests {
         end("p-1", Ended::Complete(vec![0.75]));
         assert_eq!((found(key), found(other)), (Some((summary.clone(), vec![0.75])), None));
         // While the checkpoint is there, the model is scored, whatever was written of it.
-        training::tests::ended(&run, key);
+        ended(&run, key);
         assert_eq!(found(key), None);
+    }
+
+    #[test]
+    fn only_what_the_search_made_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("p-1");
+        let key = Key::builder("test", 1).finish();
+        let is_there = || run.join(firebox_train::CHECKPOINT_FOLDER).is_dir();
+        crate::folder::RunFolder::open(&run).unwrap().mark_if_new().unwrap();
+        ended(&run, key);
+        // Somebody ran it by itself, and the folder is not new any more.
+        crate::folder::RunFolder::open(&run).unwrap().unmark().unwrap();
+        crate::folder::RunFolder::open(&run).unwrap().mark_if_new().unwrap();
+        forget(&run);
+        assert!(is_there());
+        crate::folder::mark(&run).unwrap();
+        forget(&run);
+        assert!(!is_there());
     }
 }

@@ -35,10 +35,13 @@ impl Run<'_> {
         refuse_useless(asked, names, &by_part, &ingested.checks, || ways_out(self.config))?;
         self.warn_of_labels(names, &by_part);
         let windows: usize = all.iter().map(|part| part.len()).sum();
-        let labelled = by_part.iter().map(Vec::len).sum();
-        let unlabelled = unlabelled(&self.config.labels, [labelled, windows]);
-        let filled = in_labels(&ingested.checks, &self.config.labels, &ingested.set);
-        for message in unlabelled.into_iter().chain(filled) {
+        let labelled: usize = by_part.iter().map(Vec::len).sum();
+        // Where values were put in, they are why.
+        let filled = in_labels(&self.config.labels, &ingested.set).map(|said| {
+            format!("{said} ({} of {windows} windows have none in all)", windows - labelled)
+        });
+        let unlabelled = || unlabelled(&self.config.labels, [labelled, windows]);
+        if let Some(message) = filled.or_else(unlabelled) {
             self.listener.on(&Event::Warning { message });
         }
         Ok(())

@@ -27,6 +27,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::{effective, upload_ahead};
 use crate::folder::{Conclusion, begun, conclusion, replay, steps_whole, written_anew};
+use crate::forgotten::{begin_again, forgotten};
 use crate::kept::is_kept;
 use crate::keys::Keys;
 use crate::pools::pools;
@@ -106,10 +107,22 @@ pub(crate) fn run(
     }
     let replaced = replaced(prepared, keys, path)?;
     let (folder, reasons, log) = begin(prepared, device, keys, path)?;
+    folder.unmark()?;
+    let again = forgotten(path).filter(|summary| summary.key == keys.training).map(|summary| {
+        begin_again(path).map(|()| {
+            format!(
+                "the checkpoint that the training of {} ended with, {}, is not there any more (a search removes those of trials that are not among the best): it is trained again",
+                path.display(),
+                summary.selected
+            )
+        })
+    });
+    let again = again.transpose()?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
-    for message in damaged.into_iter().chain(replaced).chain(prepared.idle().to_vec()) {
+    let told = damaged.into_iter().chain(replaced).chain(again);
+    for message in told.chain(prepared.idle().to_vec()) {
         all.on(&Event::Warning { message });
     }
     let requests = Requests::new();

@@ -68,6 +68,10 @@ pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError>
     if let Some(test) = &text.test {
         texts = texts.field("test", hash(test)?);
     }
+    if text.columns.group.is_some() {
+        // A large group filled a small part once.
+        texts = texts.field("groups", "nearest to the share");
+    }
     if text.is_sample() {
         // What the settings make, so that a change of the generator is a change of the texts.
         let settings = std::fs::read_to_string(&text.path).map_err(at(&text.path))?;

@@ -25,8 +25,9 @@ use crate::stages::Run;
 
 /// Terms of the bag of words, at most.
 const TERMS: usize = 1000;
-/// Strengths of its penalty, of which validation texts choose one.
+/// Strengths of its penalty, of which validation texts choose one: of standardised features, and of features as they are.
 const PENALTIES: [f64; 3] = [10.0, 100.0, 1000.0];
+const UNSCALED: [f64; 3] = [0.02, 0.2, 2.0];
 /// Test texts that belong to nobody else below which nothing is claimed.
 const FEWEST: usize = 20;
 /// Name of the model among the methods.
@@ -45,6 +46,8 @@ pub(super) struct Method {
 /// How well evidence was found.
 pub(super) struct Evidence {
     pub(super) own: SpanScores,
+    /// Texts with evidence, those that belong together counted once.
+    pub(super) independent: usize,
     pub(super) exact: Estimate,
     pub(super) token_f1: Estimate,
     /// Token F1 of naming the whole text.
@@ -237,8 +240,9 @@ fn baselines(
             Features { rows: held.clone(), width: weights.width(), labels: of(&parts.validation) };
         let stop = Stop { iterations: 200, gradient: 1e-5 };
         let fits = PENALTIES.map(|l2| Logistic::fit(&features, 2, l2, stop));
+        let unscaled = UNSCALED.map(|l2| Logistic::fit_unscaled(&features, 2, l2, stop));
         let [first, others @ ..] = fits;
-        let best = others.into_iter().fold(first, |best, next| {
+        let best = others.into_iter().chain(unscaled).fold(first, |best, next| {
             if next.log_loss(&check) < best.log_loss(&check) { next } else { best }
         });
         for (rows, out) in [(&held, &mut chosen), (&test, &mut by_words)] {
@@ -330,10 +334,15 @@ fn evidence(
         let values: Vec<f64> = resampled.iter().map(of).collect();
         Estimate::from_resamples(value, &values, resampling.confidence)
     };
+    let has_evidence = |unit: &&Vec<usize>| unit.iter().any(|text| scored[*text].is_some());
+    let independent = units.iter().filter(has_evidence).count();
+    // Where all are right, every resample is alike, and says nothing of the next text.
+    let honest = |estimate: Estimate| estimate.unless_all_agree(independent, resampling.confidence);
     Some(Evidence {
         own,
-        exact: estimate(own.exact, &|scores| scores[0].exact),
-        token_f1: estimate(own.token_f1, &|scores| scores[0].token_f1),
+        independent,
+        exact: honest(estimate(own.exact, &|scores| scores[0].exact)),
+        token_f1: honest(estimate(own.token_f1, &|scores| scores[0].token_f1)),
         whole: estimate(whole.token_f1, &|scores| scores[1].token_f1),
         difference: estimate(own.token_f1 - whole.token_f1, &|scores| {
             scores[0].token_f1 - scores[1].token_f1
@@ -356,9 +365,13 @@ fn verdict(
         own.value, own.low, own.high
     );
     let found = evidence.map_or(String::new(), |evidence| {
-        let Evidence { token_f1, whole, .. } = evidence;
+        let Evidence { token_f1, whole, independent, .. } = evidence;
+        let few = match independent {
+            few if *few < FEWEST => format!(", of only {}", count(*few as u64, "independent text")),
+            _ => String::new(),
+        };
         format!(
-            "; in texts that have evidence it finds it with a token F1 of {:.3} (naming the whole text: {:.3})",
+            "; in texts that have evidence it finds it with a token F1 of {:.3} (naming the whole text: {:.3}{few})",
             token_f1.value, whole.value
         )
     });

@@ -61,6 +61,10 @@ impl Chain for Text {
         check_names(&config.train, || learn::named(config, &device.device))
     }
 
+    fn data_key(&self, config: &PipelineConfig) -> Result<Key, PipelineError> {
+        Ok(corpus::keys(config)?.0)
+    }
+
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let (texts, tokens) = corpus::keys(config)?;
         let learning = corpus::learning_key(config, tokens)?;

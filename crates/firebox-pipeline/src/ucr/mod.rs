@@ -256,8 +256,12 @@ pub fn evaluate_ucr(
     listener: &dyn Listener,
 ) -> Result<UcrFinished, PipelineError> {
     config.validate()?;
-    let pairs = sets::pairs(folder)?;
+    let sets::Sets { pairs, alone } = sets::pairs(folder)?;
     std::fs::create_dir_all(output).map_err(at(output))?;
+    for (name, lacks) in &alone {
+        let message = format!("{name} could not be measured: there is {lacks}");
+        listener.on(&Event::Warning { message });
+    }
     let started = Instant::now();
     let configuration = toml::to_string(config).map_err(|error| {
         PipelineError::Setting(format!("the configuration cannot be written as TOML: {error}"))
@@ -270,7 +274,10 @@ pub fn evaluate_ucr(
         configuration,
         file: config.file.as_ref().map(|file| file.display().to_string()),
         sets: vec![],
-        failed: vec![],
+        failed: alone
+            .into_iter()
+            .map(|(name, lacks)| (name, format!("there is {lacks}")))
+            .collect(),
     };
     let total = pairs.len() as u64 * u64::from(config.seeds);
     let (mut done, mut interrupted, mut first_error) = (0, false, None);
@@ -296,7 +303,8 @@ pub fn evaluate_ucr(
             }
             Err(error) => {
                 let why = crate::stages::failed(&error);
-                let why = why.trim_start_matches("failed: ").to_owned();
+                // Stands in a line, in the table and in what is said.
+                let why = why.trim_start_matches("failed: ").replace("\n  ", "; ");
                 let message = format!("{} could not be measured: {why}", pair.name);
                 listener.on(&Event::Warning { message });
                 report.failed.push((pair.name.clone(), why));

@@ -27,9 +27,17 @@ pub(super) struct Pair {
     pub(super) test: PathBuf,
 }
 
+/// What a folder has of an archive.
+#[derive(Debug)]
+pub(super) struct Sets {
+    pub(super) pairs: Vec<Pair>,
+    /// Sets of which there is one file, and what is missing.
+    pub(super) alone: Vec<(String, String)>,
+}
+
 /// Every pair of files in a folder and in the folders right below it, by name: archives come as one
-/// folder for all sets, or one for each.
-pub(super) fn pairs(folder: &Path) -> Result<Vec<Pair>, PipelineError> {
+/// folder for all sets, or one for each. Sets of one name have that of their folder before it.
+pub(super) fn pairs(folder: &Path) -> Result<Sets, PipelineError> {
     let list = |folder: &Path| -> Result<Vec<PathBuf>, PipelineError> {
         let entries = std::fs::read_dir(folder).map_err(at(folder))?;
         let mut paths = vec![];
@@ -52,21 +60,32 @@ pub(super) fn pairs(folder: &Path) -> Result<Vec<Pair>, PipelineError> {
             false => files.push(path),
         }
     }
-    let mut pairs = vec![];
+    let mut pairs: Vec<Pair> = vec![];
     let mut alone = vec![];
-    for train in &files {
-        let name = train.file_name().unwrap_or_default().to_string_lossy();
-        let Some(name) = name.strip_suffix(TRAIN).filter(|name| !name.is_empty()) else { continue };
-        let test = train.with_file_name(format!("{name}{TEST}"));
-        match test.is_file() {
-            true => pairs.push(Pair { name: name.to_owned(), train: train.clone(), test }),
-            false => alone.push(name.to_owned()),
+    for path in &files {
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        for (own, other) in [(TRAIN, TEST), (TEST, TRAIN)] {
+            let Some(name) = file.strip_suffix(own).filter(|name| !name.is_empty()) else {
+                continue;
+            };
+            let beside = path.with_file_name(format!("{name}{other}"));
+            match (beside.is_file(), own == TRAIN) {
+                (true, true) => {
+                    let (name, train) = (name.to_owned(), path.clone());
+                    pairs.push(Pair { name, train, test: beside });
+                }
+                (true, false) => {}
+                (false, _) => {
+                    let lacks = format!("`{name}{own}` without its `{name}{other}`");
+                    alone.push((name.to_owned(), lacks));
+                }
+            }
         }
     }
     if pairs.is_empty() {
-        let found = match alone.len() {
-            0 => format!("{} files, none of which ends in `{TRAIN}`", files.len()),
-            _ => format!("`{}{TRAIN}` without its `{}{TEST}`", alone[0], alone[0]),
+        let found = match alone.first() {
+            None => format!("{} files, none of which ends in `{TRAIN}`", files.len()),
+            Some((_, lacks)) => lacks.clone(),
         };
         return Err(PipelineError::Setting(format!(
             "{} has no set of the UCR or UEA archive: it has {found}\n  \
@@ -74,8 +93,16 @@ pub(super) fn pairs(folder: &Path) -> Result<Vec<Pair>, PipelineError> {
             folder.display()
         )));
     }
+    let names: Vec<String> = pairs.iter().map(|pair| pair.name.clone()).collect();
+    for pair in &mut pairs {
+        if names.iter().filter(|name| **name == pair.name).count() > 1
+            && let Some(within) = pair.train.parent().and_then(Path::file_name)
+        {
+            pair.name = format!("{}/{}", within.to_string_lossy(), pair.name);
+        }
+    }
     pairs.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(pairs)
+    Ok(Sets { pairs, alone })
 }
 
 /// A set, read and normalised.
@@ -233,7 +260,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("A_TRAIN.ts"), "a b", train);
         write(&folder.path().join("A_TEST.ts"), "a b", test);
-        let pair = &pairs(folder.path()).unwrap()[0];
+        let pair = &pairs(folder.path()).unwrap().pairs[0];
         match read(pair, &folder.path().join("cache"), &UcrConfig::default(), &Silent) {
             Ok(_) => panic!("it was taken"),
             Err(error) => error.to_string(),
@@ -253,9 +280,20 @@ mod tests {
         for file in ["A/A_TRAIN.ts", "A/A_TEST.ts", "A/notes.txt"] {
             std::fs::write(folder.path().join(file), "").unwrap();
         }
-        let names: Vec<String> =
-            pairs(folder.path()).unwrap().into_iter().map(|pair| pair.name).collect();
-        assert_eq!(names, ["A", "B"]);
+        let names = || -> Vec<String> {
+            pairs(folder.path()).unwrap().pairs.into_iter().map(|pair| pair.name).collect()
+        };
+        assert_eq!(names(), ["A", "B"]);
+        // Two of one name, and two of which one file is there.
+        std::fs::create_dir(folder.path().join("later")).unwrap();
+        for file in ["later/A_TRAIN.ts", "later/A_TEST.ts", "C_TRAIN.ts", "D_TEST.ts"] {
+            std::fs::write(folder.path().join(file), "").unwrap();
+        }
+        assert_eq!(names(), ["A/A", "B", "later/A"]);
+        let alone = pairs(folder.path()).unwrap().alone;
+        let of = |at: usize| (alone[at].0.as_str(), alone[at].1.as_str());
+        assert_eq!(of(0), ("C", "`C_TRAIN.ts` without its `C_TEST.ts`"));
+        assert_eq!((of(1), alone.len()), (("D", "`D_TEST.ts` without its `D_TRAIN.ts`"), 2));
     }
 
     #[test]
@@ -271,7 +309,7 @@ mod tests {
         let three = "a b c";
         write(&folder.path().join("A_TRAIN.ts"), three, &[("a", 1.0), ("b", 2.0)]);
         write(&folder.path().join("A_TEST.ts"), three, &[("a", 1.0), ("c", 2.0)]);
-        let pair = &pairs(folder.path()).unwrap()[0];
+        let pair = &pairs(folder.path()).unwrap().pairs[0];
         let cache = folder.path().join("cache");
         let error = read(pair, &cache, &UcrConfig::default(), &Silent).err().unwrap();
         let message = error.to_string();
@@ -291,7 +329,7 @@ mod tests {
             let text = text.replace(&format!(",{}:b", second + 7.0), ":b");
             std::fs::write(&file, text).unwrap();
         }
-        let pair = &pairs(folder.path()).unwrap()[0];
+        let pair = &pairs(folder.path()).unwrap().pairs[0];
         let config = UcrConfig::default().with(&["data.checks.not_finite=fill".to_owned()]);
         let config = config.unwrap();
         let read = || {
@@ -322,7 +360,7 @@ mod tests {
             let text = std::fs::read_to_string(&file).unwrap().replace(",3,4,", ",?,?,");
             std::fs::write(&file, text).unwrap();
         }
-        let pair = &pairs(folder.path()).unwrap()[0];
+        let pair = &pairs(folder.path()).unwrap().pairs[0];
         let taken = |settings: &[&str]| {
             let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
             let config = UcrConfig::default().with(&settings).unwrap();

@@ -63,12 +63,14 @@ pub enum StorageError {
     },
     /// The server does not answer, or answers with an error.
     #[error(
-        "the Redis server {server} cannot be used, after {seconds} s of trying: {reason}\n  what was \
-         stored is safe there; start the worker again when the server is back"
+        "the Redis server {server} cannot be used, after {seconds} s of trying: {reason}\n  {}",
+        of_server(*reached)
     )]
     Redis {
         /// Host, port and database.
         server: String,
+        /// Whether it has answered before.
+        reached: bool,
         /// How long it was tried.
         seconds: u64,
         /// The last reason.
@@ -95,4 +97,13 @@ pub(super) fn file(
 ) -> impl FnOnce(std::io::Error) -> StorageError + use<> {
     let path = path.to_path_buf();
     move |source| StorageError::File { action, path, source }
+}
+
+fn of_server(reached: bool) -> &'static str {
+    match reached {
+        true => "what was stored is safe there; start the worker again when the server is back",
+        false => {
+            "it has not answered once: nothing was begun. Check its address, and that it runs and can be reached from here"
+        }
+    }
 }

@@ -18,6 +18,8 @@ use super::error::StorageError;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long one try may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same of one that has never answered: its address may be wrong.
+const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a worker that was asked to stop keeps trying.
 const STOPPED_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries that are asked for at once.
@@ -30,6 +32,8 @@ pub(super) struct RedisBackend {
     patience: Duration,
     /// Whether it was tried for so long in vain: then it is not again, until it answers.
     gone: bool,
+    /// Whether it has answered.
+    reached: bool,
     /// Whether whoever waits should soon give up.
     stop: Arc<AtomicBool>,
     connection: Option<Connection>,
@@ -58,6 +62,7 @@ impl RedisBackend {
             prefix,
             patience,
             gone: false,
+            reached: false,
             stop: Arc::default(),
             connection: None,
             watching: false,
@@ -83,7 +88,7 @@ impl RedisBackend {
         loop {
             let error = match self.connected().and_then(&mut question) {
                 Ok(answer) => {
-                    self.gone = false;
+                    (self.gone, self.reached) = (false, true);
                     return Ok(answer);
                 }
                 Err(error) => error,
@@ -94,6 +99,7 @@ impl RedisBackend {
             }
             // It is back, and reads what it had stored.
             self.gone &= !is_loading(&error);
+            self.reached |= is_loading(&error);
             if start.elapsed() + pause > self.patience() {
                 self.gone = true;
                 return Err(self.failed(&error, start));
@@ -104,11 +110,12 @@ impl RedisBackend {
     }
 
     fn patience(&self) -> Duration {
-        match (self.gone, self.stop.load(Ordering::SeqCst)) {
+        let patience = match (self.gone, self.stop.load(Ordering::SeqCst)) {
             (true, _) => Duration::ZERO,
             (false, true) => self.patience.min(STOPPED_PATIENCE),
             (false, false) => self.patience,
-        }
+        };
+        if self.reached { patience } else { patience.min(FIRST_PATIENCE) }
     }
 
     fn connected(&mut self) -> RedisResult<&mut Connection> {
@@ -132,6 +139,7 @@ impl RedisBackend {
     fn failed(&self, error: &RedisError, start: Instant) -> StorageError {
         StorageError::Redis {
             server: self.server.clone(),
+            reached: self.reached,
             seconds: start.elapsed().as_secs(),
             reason: error.to_string(),
         }
@@ -292,6 +300,21 @@ mod tests {
         let found = backend.ask(|c| redis::cmd("GET").arg("a").query::<Option<u64>>(c));
         assert_eq!(found.unwrap(), None);
         assert!(!backend.gone);
+    }
+
+    #[test]
+    fn a_server_that_never_answers_is_not_waited_for_long_and_told_so() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut backend = RedisBackend::open(&format!("redis://{free}"), PATIENCE).unwrap();
+        let start = Instant::now();
+        let asked = backend.ask(|c| redis::cmd("GET").arg("a").query::<Option<u64>>(c));
+        let said = asked.unwrap_err().to_string();
+        assert!(start.elapsed() < 3 * FIRST_PATIENCE);
+        assert!(said.contains("not answered once") && !said.contains("safe there"), "{said}");
+        backend.reached = true;
+        backend.gone = true;
+        let asked = backend.ask(|c| redis::cmd("GET").arg("a").query::<Option<u64>>(c));
+        assert!(asked.unwrap_err().to_string().contains("what was stored is safe there"));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Channel, Draws, Key, Role, Series, SeriesSet, Silent, StepLabels, Stream};
+use firebox_core::{
+    Channel, Draws, Filled, Key, Role, Series, SeriesSet, Silent, StepLabels, Stream,
+};
 
 use super::super::derive::{Plan, derive};
 use super::super::stored::{AT_ONCE, make_at};
@@ -53,6 +55,7 @@ fn in_store_until(
         steps: series.len(),
         segments: series.segments.clone(),
         labels: if labelled { LabelKind::PerStep } else { LabelKind::None },
+        filled: series.filled.clone(),
         group: None,
     };
     let about = About {
@@ -109,8 +112,14 @@ fn random(draws: &mut Draws, extreme: bool) -> SeriesSet {
         }
         let segments = std::iter::once(0..time.len()).collect();
         let labels = if labelled { StepLabels::PerStep(labels) } else { StepLabels::None };
-        let (time, values) = (time.into(), values.into());
-        Series { name: format!("s{number}"), time, values, labels, segments, ..Series::default() }
+        let mut filled = Filled::default();
+        for _ in 0..below(2) * below(100) {
+            let start = below(rows as u32 + 1) as usize;
+            let channel = below(width as u32) as usize;
+            filled.add(channel, start..(start + below(20) as usize).min(rows + 1));
+        }
+        let (name, time, values) = (format!("s{number}"), time.into(), values.into());
+        Series { name, time, values, labels, segments, filled, ..Series::default() }
     });
     let series: Vec<Series> = series.collect();
     let roles = [Role::Open, Role::High, Role::Low, Role::Close, Role::Other];

@@ -106,6 +106,11 @@ fn of_series(
             return Err(error);
         }
         for t in ready..run.len() {
+            // The return is one from or to a close that was put in.
+            let both = last[start + t.saturating_sub(1)..=start + t].iter();
+            if both.clone().any(|row| series.filled.holds(prices[3], *row)) {
+                out.filled.add(0, time.len()..time.len() + 1);
+            }
             time.push(run.closed[t]);
             values.extend(columns.iter().map(|column| column[t]));
             labels.push(last[start + t]);
