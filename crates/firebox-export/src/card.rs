@@ -259,7 +259,14 @@ impl ModelCard {
         if let Some(forecast) = &self.forecast {
             rows.push(("Outputs, in order", self.outputs(forecast)));
         }
-        rows.push(("Precision", self.precision.to_string()));
+        let precision = match self.precision {
+            Precision::Bf16 | Precision::F16 => format!(
+                "{}, which `firebox predict` computes in, too; PyTorch and ONNX compute in f32, as `firebox predict --precision f32` does",
+                self.precision
+            ),
+            Precision::F32 | Precision::Tf32 => self.precision.to_string(),
+        };
+        rows.push(("Precision", precision));
         rows.push(("Key of the data", format!("`{}`", self.data_key)));
         rows.push(("Key of the training", format!("`{}`", self.training_key)));
         rows.push(("Written by", format!("Firebox {}", self.firebox)));

@@ -36,11 +36,17 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
     } else {
         String::new()
     };
+    let validated = match validation {
+        0 => ", and their penalty chosen by cross-validation over them".to_owned(),
+        _ => format!(
+            " and {} validation windows, which also chose their penalty (where they are few: cross-validation over all)",
+            grouped(validation as f64)
+        ),
+    };
     let note = format!(
-        "Measured on {} of the test part; probes were fitted on {} training and {} validation windows, which also chose their penalty. In parentheses the {} of {} bootstrap resamples.{blocks}",
+        "Measured on {} of the test part; probes were fitted on {} training windows{validated}. In parentheses the {} of {} bootstrap resamples.{blocks}",
         count(test, "labelled window"),
         grouped(train as f64),
-        grouped(validation as f64),
         percent_interval(evaluation.confidence),
         grouped(f64::from(evaluation.resamples)),
     );
