@@ -34,6 +34,25 @@ pub(crate) fn shared(path: &Path) -> Result<Lock, CacheError> {
 /// Time between two looks at a lock that someone else has.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Does what shares itself out among rayon's threads while a lock is held.
+///
+/// A thread of rayon's that waits for the others takes up work that waits, too, which may want the lock that it holds itself: such a
+/// thread only waits here, and a pool of its own does the work.
+pub(crate) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    if rayon::current_thread_index().is_none() {
+        return work();
+    }
+    let threads = rayon::current_num_threads();
+    match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
+        Ok(pool) => std::thread::scope(|scope| {
+            let done = scope.spawn(|| pool.install(work)).join();
+            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        }),
+        // For want of memory for stacks. What is left is that nobody else wants it.
+        Err(_) => work(),
+    }
+}
+
 /// Waits for an exclusive lock, until `stop` is true; `waiting` is called first if someone else has it.
 pub(crate) fn exclusive(
     path: &Path,

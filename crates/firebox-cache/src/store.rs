@@ -13,7 +13,7 @@ use firebox_core::{Augmentation, Event, Key, Listener, Normaliser, TrainWindows}
 use crate::error::{CacheError, Damage};
 use crate::files::{self, Unfinished, flush_folder, temporary, write_flushed};
 use crate::keep::children;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, apart};
 use crate::manifest::{self, AnyManifest, Manifest};
 use crate::plan::Plan;
 use crate::room;
@@ -140,33 +140,9 @@ impl Store {
                 format!("waiting for another run that is making {}", entry.path.display()),
             );
         })?;
-        // It may have been made in the meantime.
-        let (manifest, shards) = match entry.state(&plan)? {
-            State::Whole(manifest, shards) => {
-                return Ok(Shards::new(entry.path, *manifest, shards, used));
-            }
-            State::Absent => entry.make(&plan, listener)?,
-            State::Broken(damage) => {
-                warn(listener, format!("{}: {damage}; it is made again", entry.path.display()));
-                entry.make(&plan, listener)?
-            }
-            State::Damaged(manifest, damaged) => {
-                for (index, damage) in &damaged {
-                    let path = entry.path.join(&manifest.files[*index].name);
-                    warn(listener, format!("{}: {damage}; it is made again", path.display()));
-                }
-                let indices: Vec<usize> = damaged.into_iter().map(|(index, _)| index).collect();
-                match entry.mend(&plan, &manifest, &indices, listener)? {
-                    Some(mended) => mended,
-                    None => {
-                        let what = "its shards come out different now; all are made again";
-                        warn(listener, format!("{}: {what}", entry.path.display()));
-                        entry.make(&plan, listener)?
-                    }
-                }
-            }
-        };
-        Ok(Shards::new(entry.path, manifest, shards, used).made())
+        let (manifest, shards, made) = apart(|| entry.made(&plan, listener))?;
+        let shards = Shards::new(entry.path, manifest, shards, used);
+        Ok(if made { shards.made() } else { shards })
     }
 
     /// Whether there is an entry with a manifest. Whether it is whole is known once it is used.
@@ -278,6 +254,39 @@ impl Entry<'_> {
         let start = index * manifest.records_per_shard;
         let rows = manifest.records_per_shard.min(manifest.records - start);
         Shard::open(&self.path, &manifest.files[index], &plan.layout, rows, hash)
+    }
+
+    /// What is there, or is made now by whoever holds the lock, and whether it is made.
+    fn made(
+        &self,
+        plan: &Plan<'_>,
+        listener: &dyn Listener,
+    ) -> Result<(Manifest, Vec<Shard>, bool), CacheError> {
+        // It may have been made in the meantime.
+        let made = match self.state(plan)? {
+            State::Whole(manifest, shards) => return Ok((*manifest, shards, false)),
+            State::Absent => self.make(plan, listener)?,
+            State::Broken(damage) => {
+                warn(listener, format!("{}: {damage}; it is made again", self.path.display()));
+                self.make(plan, listener)?
+            }
+            State::Damaged(manifest, damaged) => {
+                for (index, damage) in &damaged {
+                    let path = self.path.join(&manifest.files[*index].name);
+                    warn(listener, format!("{}: {damage}; it is made again", path.display()));
+                }
+                let indices: Vec<usize> = damaged.into_iter().map(|(index, _)| index).collect();
+                match self.mend(plan, &manifest, &indices, listener)? {
+                    Some(mended) => mended,
+                    None => {
+                        let what = "its shards come out different now; all are made again";
+                        warn(listener, format!("{}: {what}", self.path.display()));
+                        self.make(plan, listener)?
+                    }
+                }
+            }
+        };
+        Ok((made.0, made.1, true))
     }
 
     /// Makes the whole entry in a temporary folder, and moves it into place.

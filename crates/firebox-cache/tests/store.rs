@@ -729,3 +729,36 @@ fn a_maker_in_the_midst_is_not_disturbed_by_one_of_another_entry() {
     assert!(store.verify().unwrap().iter().all(|one| one.damaged.is_empty()));
     assert_eq!(store.list().unwrap().stored.len(), 2);
 }
+
+#[test]
+fn tasks_of_a_pool_that_want_entries_of_each_other_do_not_wait_for_good() {
+    use rayon::prelude::*;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // A task that takes up another while it holds a lock may want that lock: then all would hang.
+        let watch = scope.spawn(|| {
+            let start = std::time::Instant::now();
+            while !done.load(Ordering::SeqCst) && start.elapsed().as_secs() < 120 {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            stop.store(true, Ordering::SeqCst);
+        });
+        let rule = WindowRule { length: 24, stride: 1, whole: false };
+        let train = split_of(rule, &[50, 2000, 1500]).train;
+        for _ in 0..12 {
+            let (_folder, store) = store();
+            let store = store.stopped_by(&stop);
+            let made = |task: u32| {
+                let case = Case::with(train.clone(), Normalisation::WindowRelative);
+                Case { seed: u64::from(task % 3), ..case }.make(&store).map(|shards| shards.len())
+            };
+            let all: Vec<Result<usize, CacheError>> =
+                pool.install(|| (0..24u32).into_par_iter().with_max_len(1).map(made).collect());
+            assert!(all.iter().all(Result::is_ok), "{:?}", all.iter().find(|one| one.is_err()));
+        }
+        done.store(true, Ordering::SeqCst);
+        watch.join().unwrap();
+    });
+}

@@ -59,6 +59,10 @@ impl KMeansConfig {
     /// # Errors
     ///
     /// With a value that is not finite, or fewer different rows than clusters.
+    ///
+    /// # Panics
+    ///
+    /// When `width` is 0 or does not divide the number of values.
     pub fn fit(&self, rows: &[f32], width: usize) -> Result<KMeans, EvalError> {
         self.fit_watched(rows, width, &AtomicBool::new(false), |_| ())
     }
@@ -76,8 +80,10 @@ impl KMeansConfig {
         stop: &AtomicBool,
         mut watch: impl FnMut(u32),
     ) -> Result<KMeans, EvalError> {
+        let whole = width > 0 && rows.len().is_multiple_of(width);
+        assert!(whole, "{} values are no rows of {width} features", rows.len());
         let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
-        let count = x.len() / width.max(1);
+        let count = x.len() / width;
         if let Some(place) = x.iter().position(|value| !value.is_finite()) {
             let (row, feature) = (place / width, place % width);
             return Err(EvalError::NotFinite {

@@ -24,8 +24,9 @@ impl Confusion {
     ///
     /// # Panics
     ///
-    /// When a class is not below `classes`.
+    /// When a class is not below `classes`, or there is not one prediction for each true class.
     pub fn of(classes: usize, truth: &[u32], predicted: &[u32]) -> Self {
+        assert_eq!(truth.len(), predicted.len(), "one prediction for each true class");
         let mut counts = vec![0; classes * classes];
         for (truth, predicted) in truth.iter().zip(predicted) {
             assert!(*predicted < classes as u32, "predicted class {predicted} of {classes}");

@@ -33,7 +33,8 @@ use crate::rounded::{cast, compute_type, halved, rounded};
 type Primitive = FloatTensor<Flex>;
 
 /// A convolution along time of sequences whose channels lie side by side, with the parameters,
-/// stride, padding and dilation of burn-nn's [`Conv1d`], which has the layout of PyTorch's.
+/// stride, padding and dilation of burn-nn's [`Conv1d`], which has the layout of PyTorch's. `PaddingConfig1d::Same` keeps the
+/// length (over the stride) with any dilation, as PyTorch's `padding="same"` does; burn-nn 0.22 pads as if it were 1.
 ///
 /// On Burn's CPU backend in f32 the matrix of all windows is never made: forward pass, gradient of
 /// the input (only if the input wants one), of the weight and of the bias read `x` and `dy` as they

@@ -265,6 +265,15 @@ fn a_file_is_fetched_once_and_again_when_it_or_the_copy_changes() {
 }
 
 #[test]
+fn whoever_is_in_a_runtime_of_their_own_may_fetch_too() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let url = server.url("bars.csv");
+    assert_eq!(runtime.block_on(async { get(&url, cache.path()).unwrap() }), content());
+}
+
+#[test]
 fn several_who_want_the_same_fetch_it_once() {
     let cache = tempfile::tempdir().unwrap();
     let server = Server::start(content(), ALL);

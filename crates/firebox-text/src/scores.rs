@@ -110,7 +110,12 @@ pub fn choose_thresholds(truth: &[bool], probabilities: &[f32], labels: usize) -
             }
             let f1 = LabelScore::of(hits, place + 1 - hits, positives - hits).f1;
             // Halfway to the next lower probability, so that near misses count, too.
-            let threshold = next.map_or(*probability, |next| f32::midpoint(*probability, next));
+            // Between neighbours of f32 there is nothing, and the lower one would count, too.
+            let halfway = |next: f32| match f32::midpoint(*probability, next) {
+                halfway if halfway > next => halfway,
+                _ => *probability,
+            };
+            let threshold = next.map_or(*probability, halfway);
             let nearer = (threshold - 0.5).abs() < (best.1 - 0.5f32).abs();
             if f1 > best.0 || (f1 == best.0 && f1 > 0.0 && nearer) {
                 best = (f1, threshold);
@@ -212,6 +217,9 @@ mod tests {
         let thresholds = choose_thresholds(&truth, &probabilities, 2);
         assert!((thresholds[0] - 0.15).abs() < 1e-6, "{thresholds:?}");
         assert_eq!(thresholds[1], 0.5);
+        // Sigmoids that are nearly 1 may be neighbours of f32.
+        let near = [f32::from_bits(0x3f7f_ffff), f32::from_bits(0x3f7f_fffe)];
+        assert_eq!(choose_thresholds(&[true, false], &near, 1), near[..1]);
     }
 
     #[test]

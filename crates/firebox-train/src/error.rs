@@ -208,6 +208,25 @@ pub enum TrainError {
         /// Its type.
         found: String,
     },
+    /// The loss of a batch that is not one number.
+    #[error(
+        "{what} has {numbers} numbers, and must have one; give the mean of them (`Tensor::mean`), and their weight beside it"
+    )]
+    Loss {
+        /// That of training or of validation.
+        what: String,
+        /// Numbers that were found.
+        numbers: usize,
+    },
+    /// Two parameters of a model that have one name in its files, where `gamma` and `beta` of a norm are `weight` and
+    /// `bias`.
+    #[error(
+        "two parameters are called `{name}`, by which checkpoints keep them; rename one of the fields"
+    )]
+    Twice {
+        /// The name.
+        name: String,
+    },
     /// There is no smaller part of a batch to compute, and nothing to give up for a checkpoint.
     #[error(
         "{work} {step} has too little memory for {}{}; take a smaller model{}, keep less in memory besides, or use a machine with more",

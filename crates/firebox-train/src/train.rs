@@ -37,7 +37,7 @@ use crate::scaler::{LossScale, Scaler};
 use crate::schedule::Progress;
 use crate::state::{Best, Mean, State};
 use crate::times::Times;
-use crate::types::{check_batch, check_gradients, check_parameters, check_type};
+use crate::types::{check_batch, check_gradients, check_loss, check_parameters};
 use crate::{FixedScale, TrainError};
 
 /// Trains a model until its steps are taken, its validation loss has stopped falling, or it is told
@@ -375,7 +375,7 @@ impl<M: Module> Session<'_, M> {
                 let forward = info_span!("forward", samples = batch.indices.len() as u64);
                 let Loss { value, weight, parts } =
                     forward.in_scope(|| objective.loss(&self.model, &batch, streams));
-                check_type("the loss", value.dtype())?;
+                check_loss("the loss", &value)?;
                 let plain = value.clone().detach().inner();
                 // A batch with nothing to learn from has no gradient.
                 if weight > 0.0 {
@@ -634,7 +634,7 @@ impl<M: Module> Session<'_, M> {
                     self.begin(work, step, parts, &batch);
                     let loss = objective.loss(model, &batch, Streams { samples, dropout: None });
                     let weight = loss.weight;
-                    check_type("the validation loss", loss.value.dtype())?;
+                    check_loss("the validation loss", &loss.value)?;
                     losses.push((read(&[loss], weight, &Gradients::default())?.loss, weight));
                 }
                 Ok(())

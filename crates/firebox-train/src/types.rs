@@ -3,6 +3,8 @@
 //!
 //! A type is known without the device: nothing here waits for it.
 
+use std::collections::HashSet;
+
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor};
 use firebox_loader::Batch;
@@ -19,7 +21,15 @@ pub(crate) fn check_type(what: &str, found: DType) -> Result<(), TrainError> {
     }
 }
 
-/// Master weights are f32.
+/// The loss of a batch is one number: of several, the first would be written down, and the sum of all learnt from.
+pub(crate) fn check_loss(what: &str, value: &Tensor<1>) -> Result<(), TrainError> {
+    match value.dims() {
+        [1] => check_type(what, value.dtype()),
+        [numbers] => Err(TrainError::Loss { what: what.to_owned(), numbers }),
+    }
+}
+
+/// Master weights are f32, and each has a name of its own, by which checkpoints keep it.
 pub(crate) fn check_parameters<M: Module>(model: &M) -> Result<(), TrainError> {
     struct Types(Vec<DType>);
     impl ModuleVisitor for Types {
@@ -29,7 +39,12 @@ pub(crate) fn check_parameters<M: Module>(model: &M) -> Result<(), TrainError> {
     }
     let mut types = Types(vec![]);
     model.visit(&mut types);
-    let mut found = types.0.into_iter().zip(layouts(model));
+    let layouts = layouts(model);
+    let mut names = HashSet::new();
+    if let Some(twice) = layouts.iter().find(|layout| !names.insert(layout.name.as_str())) {
+        return Err(TrainError::Twice { name: twice.name.clone() });
+    }
+    let mut found = types.0.into_iter().zip(&layouts);
     found.try_for_each(|(found, layout)| check_type(&layout.name, found))
 }
 
@@ -64,6 +79,31 @@ mod tests {
         let message = checked.unwrap_err().to_string();
         assert!(message.starts_with(expected), "{message}");
         assert!(message.contains("`in_precision`"), "{message}");
+    }
+
+    #[test]
+    fn a_loss_is_one_number() {
+        let of = |numbers| check_loss("the loss", &Tensor::<1>::zeros([numbers], &Device::flex()));
+        of(1).unwrap();
+        for numbers in [0, 8] {
+            let said = of(numbers).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("the loss has {numbers} numbers")), "{said}");
+        }
+        let half = Tensor::<1>::zeros([1], &Device::flex()).cast(DType::F16);
+        refused(check_loss("the loss", &half), "the loss is of type F16");
+    }
+
+    #[test]
+    fn two_parameters_of_one_name_are_refused_before_training() {
+        #[derive(Module, Debug)]
+        struct OddNorm {
+            gamma: Param<Tensor<1>>,
+            weight: Param<Tensor<1>>,
+        }
+        let one = || Param::from_tensor(Tensor::<1>::zeros([2], &Device::flex()));
+        let odd = OddNorm { gamma: one(), weight: one() };
+        let said = check_parameters(&odd).unwrap_err().to_string();
+        assert!(said.starts_with("two parameters are called `weight`"), "{said}");
     }
 
     #[test]
