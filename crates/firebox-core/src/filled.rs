@@ -8,11 +8,49 @@ use serde::{Deserialize, Serialize};
 ///
 /// Of each channel these are runs of steps, in order, none of them beside the next: what they take in memory goes by how many
 /// holes there are.
+///
+/// Where it is stored, a channel is a line of pairs: how many steps lie between a run and the one before it, and how many it
+/// has. There may be as many as a tenth of all values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "Vec<String>", try_from = "Vec<String>")]
 pub struct Filled {
     /// Runs of each channel, up to the last one that has any.
     channels: Vec<Vec<Range<usize>>>,
+}
+
+impl From<Filled> for Vec<String> {
+    fn from(filled: Filled) -> Self {
+        let line = |runs: Vec<Range<usize>>| {
+            let mut end = 0;
+            let pair = |run: Range<usize>| {
+                let between = run.start - std::mem::replace(&mut end, run.end);
+                format!("{between} {}", run.len())
+            };
+            runs.into_iter().map(pair).collect::<Vec<_>>().join(" ")
+        };
+        filled.channels.into_iter().map(line).collect()
+    }
+}
+
+impl TryFrom<Vec<String>> for Filled {
+    type Error = String;
+
+    fn try_from(lines: Vec<String>) -> Result<Self, String> {
+        let runs = |line: String| {
+            let numbers: Result<Vec<usize>, _> = line.split_whitespace().map(str::parse).collect();
+            let numbers = numbers.map_err(|error| format!("`{line}` are no numbers: {error}"))?;
+            let (pairs, rest) = numbers.as_chunks::<2>();
+            let mut end = 0usize;
+            let run = |[between, length]: &[usize; 2]| {
+                let start = end.checked_add(*between)?;
+                end = start.checked_add(*length)?;
+                Some(start..end)
+            };
+            let runs: Option<Vec<Range<usize>>> = pairs.iter().map(run).collect();
+            runs.filter(|_| rest.is_empty()).ok_or_else(|| format!("`{line}` are no pairs"))
+        };
+        Ok(Self { channels: lines.into_iter().map(runs).collect::<Result<_, _>>()? })
+    }
 }
 
 impl Filled {
@@ -142,7 +180,17 @@ mod tests {
             assert!(turned.fits(40, 2));
             assert_eq!([turned.runs(0), turned.runs(1)], [filled.runs(2), filled.runs(0)]);
             assert_eq!(filled.select(&[0, 1, 2]), filled);
+            let stored: Vec<String> = filled.clone().into();
+            assert_eq!(Filled::try_from(stored), Ok(filled));
         }
+        let stored = |lines: &[&str]| {
+            Filled::try_from(lines.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let read = stored(&["", "2 3 1 1"]).unwrap();
+        assert_eq!(read.runs(1), [2..5, 6..7]);
+        assert_eq!(Vec::<String>::from(read), ["", "2 3 1 1"]);
+        assert!(stored(&["2 x"]).is_err() && stored(&["2"]).is_err());
+        assert!(stored(&[&format!("{} 2", usize::MAX)]).is_err());
         let mut late = Filled::default();
         late.add(1, 0..3);
         assert!(!late.fits(2, 2) && !late.fits(3, 1) && late.fits(3, 2));

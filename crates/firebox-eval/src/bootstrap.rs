@@ -30,12 +30,19 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The percentile interval of resampled values, at this confidence.
+    /// The percentile interval of resampled values, at this confidence. A resample without a value, NaN, may have had any: it
+    /// counts beyond both ends, and where one of them would be among such there is no interval.
     pub fn from_resamples(value: f64, resampled: &[f64], confidence: f64) -> Self {
-        let mut sorted = resampled.to_vec();
+        let (mut sorted, unknown): (Vec<f64>, Vec<f64>) =
+            resampled.iter().partition(|value| !value.is_nan());
         sorted.sort_unstable_by(f64::total_cmp);
         let tail = (1.0 - confidence) / 2.0;
-        Self { value, low: quantile(&sorted, tail), high: quantile(&sorted, 1.0 - tail) }
+        let low = quantile(&[&unknown[..], &sorted].concat(), tail);
+        let high = quantile(&[&sorted[..], &unknown].concat(), 1.0 - tail);
+        match low.is_nan() || high.is_nan() {
+            true => Self { value, low: f64::NAN, high: f64::NAN },
+            false => Self { value, low, high },
+        }
     }
 
     /// `84.2 % (81.0 % to 87.1 %)`, or the value alone where there is no interval.
@@ -56,12 +63,12 @@ impl Estimate {
 
     /// Whether the whole interval lies above zero: the only thing called a win.
     pub fn is_above_zero(&self) -> bool {
-        self.low > 0.0
+        self.has_interval() && self.low > 0.0
     }
 
     /// Whether the whole interval lies below zero.
     pub fn is_below_zero(&self) -> bool {
-        self.high < 0.0
+        self.has_interval() && self.high < 0.0
     }
 }
 
@@ -368,6 +375,29 @@ mod tests {
             units: vec![],
             confidence: 0.95,
         }
+    }
+
+    #[test]
+    fn resamples_without_a_value_widen_an_interval_or_leave_none() {
+        let values: Vec<f64> = (0..1000).map(f64::from).collect();
+        let of = |unknown: usize| {
+            // Of either sign: 0/0 has another one on another processor.
+            let mut all = values.clone();
+            all[..unknown].iter_mut().enumerate().for_each(|(at, value)| {
+                *value = if at % 2 == 0 { f64::NAN } else { -f64::NAN };
+            });
+            Estimate::from_resamples(500.0, &all, 0.9)
+        };
+        let known = of(0);
+        assert!((known.low - 49.95).abs() < 1e-9 && (known.high - 949.05).abs() < 1e-9);
+        let some = of(20);
+        assert!((some.low - 49.95).abs() < 1e-9, "{some:?}");
+        assert!(some.high > 965.0 && some.high < 975.0, "{some:?}");
+        let many = of(60);
+        assert!(!many.has_interval() && many.low.is_nan() && many.high.is_nan(), "{many:?}");
+        let half = Estimate { value: 1.0, low: 0.5, high: f64::NAN };
+        assert!(!half.is_above_zero());
+        assert!(!Estimate { value: -1.0, low: f64::NAN, high: -0.5 }.is_below_zero());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use firebox_core::Listener;
+use firebox_core::{HeldOutWindows, Listener};
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source};
 use firebox_models::{Encoder, KeptWeights};
 
@@ -23,6 +23,8 @@ pub struct Sources {
     pub validation: Arc<dyn Source>,
     /// Test windows.
     pub test: Arc<dyn Source>,
+    /// The same where they lie in their series, which say what was not measured; none: all was.
+    pub held_out: Option<HeldOutWindows>,
     /// Names of the channels.
     pub channels: Vec<String>,
     /// Which test windows hang together.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use firebox_core::{Event, Listener, Stream};
+use firebox_core::{Event, HeldOutWindows, Listener, Stream};
 use firebox_loader::{Batch, HeldOutLoader, Source};
 use firebox_models::{KeptWeights, Pretrain, PretrainBatch};
 
@@ -53,7 +53,10 @@ pub fn reconstruct<M: Pretrain>(
         let own: Vec<usize> = batch.indices.iter().map(|place| indices[*place]).collect();
         let masks = Stream::new(config.seed, "evaluation masks");
         let masked = weights.during(|| masked_windows(model, &batch, &own, masks));
-        for (place, window) in batch.indices.iter().zip(masked) {
+        for (place, mut window) in batch.indices.iter().zip(masked) {
+            if let Some(held_out) = &sources.held_out {
+                window.filled = filled(held_out, window.index, sources.channels.len());
+            }
             tally.add(&window)?;
             if kept.contains(place) {
                 windows.push(window);
@@ -68,6 +71,18 @@ pub fn reconstruct<M: Pretrain>(
     }
     let together = sources.together.of_chosen(&indices, every);
     Ok(MaskedSample { reconstruction: tally.finish(config, &together), windows })
+}
+
+/// Which values of a window were put in, `[time, channel]`; nothing if none was.
+fn filled(held_out: &HeldOutWindows, index: usize, channels: usize) -> Vec<bool> {
+    let window = held_out.windows().at(index);
+    let filled = &held_out.set().series()[window.series as usize].filled;
+    let steps = window.steps();
+    if !(0..channels).any(|channel| filled.any(channel, steps.clone())) {
+        return vec![];
+    }
+    let of_step = |step| (0..channels).map(move |channel| filled.holds(channel, step));
+    steps.flat_map(of_step).collect()
 }
 
 fn masked_windows<M: Pretrain>(

@@ -13,6 +13,7 @@ use crate::{Estimate, EvalConfig, EvalError, Resampling, Together};
 ///
 /// - `truth`, `reconstructed`: `[time, channel]`, row-major, without padding.
 /// - `mask`: `[time]`, true where the step was hidden from the model.
+/// - `filled`: `[time, channel]`, true where nobody measured the value, which then does not count; empty where all were.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MaskedWindow {
     /// Index of the window within its part.
@@ -23,6 +24,9 @@ pub struct MaskedWindow {
     pub reconstructed: Vec<f32>,
     /// Hidden steps.
     pub mask: Vec<bool>,
+    /// Values that were put in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filled: Vec<bool>,
 }
 
 impl MaskedWindow {
@@ -48,6 +52,7 @@ impl MaskedWindow {
             truth: truth[..length * channels].to_vec(),
             reconstructed: reconstructed[..length * channels].to_vec(),
             mask: mask[..length].to_vec(),
+            filled: vec![],
         }
     }
 
@@ -60,6 +65,8 @@ impl MaskedWindow {
                 self.truth.len(),
                 self.reconstructed.len()
             )
+        } else if !self.filled.is_empty() && self.filled.len() != values {
+            format!("{} of {values} values are said to be measured or not", self.filled.len())
         } else if let Some(place) = self.reconstructed.iter().position(|v| !v.is_finite()) {
             format!(
                 "the reconstruction of step {} channel {} is {}: the model has diverged",
@@ -213,6 +220,8 @@ pub struct ReconstructionTally {
     squared: [Vec<f64>; 5],
     absolute: [f64; 5],
     masked_steps: u64,
+    /// Values that count, of each channel.
+    values: Vec<f64>,
 }
 
 impl ReconstructionTally {
@@ -220,6 +229,7 @@ impl ReconstructionTally {
     pub fn new(channels: Vec<String>) -> Self {
         let squared = std::array::from_fn(|_| vec![0.0; channels.len()]);
         Self {
+            values: vec![0.0; channels.len()],
             channels,
             windows: vec![],
             places: vec![],
@@ -230,7 +240,7 @@ impl ReconstructionTally {
         }
     }
 
-    /// Adds a window. Windows come in the order of time; one without a masked step adds nothing.
+    /// Adds a window. Windows come in the order of time; one without a masked value that was measured adds nothing.
     ///
     /// # Errors
     ///
@@ -239,10 +249,14 @@ impl ReconstructionTally {
         let channels = self.channels.len();
         window.check(channels)?;
         self.added += 1;
-        let masked = window.mask.iter().filter(|masked| **masked).count();
-        if masked == 0 {
+        let counts = |at: &usize| {
+            window.mask[at / channels] && !window.filled.get(*at).copied().unwrap_or(false)
+        };
+        let counted: Vec<usize> = (0..window.truth.len()).filter(counts).collect();
+        if counted.is_empty() {
             return Ok(());
         }
+        let masked = window.mask.iter().filter(|masked| **masked).count();
         let fills = [
             window.reconstructed.clone(),
             fill_linear(&window.truth, &window.mask, channels),
@@ -250,16 +264,14 @@ impl ReconstructionTally {
             fill_seen_mean(&window.truth, &window.mask, channels),
             fill_mean(&window.truth, &window.mask, channels),
         ];
-        let mut own = WindowErrors { squared: [0.0; 5], values: (masked * channels) as f64 };
+        let mut own = WindowErrors { squared: [0.0; 5], values: counted.len() as f64 };
+        counted.iter().for_each(|at| self.values[at % channels] += 1.0);
         for (place, fill) in fills.iter().enumerate() {
-            for step in (0..window.mask.len()).filter(|step| window.mask[*step]) {
-                for channel in 0..channels {
-                    let at = step * channels + channel;
-                    let error = f64::from(fill[at]) - f64::from(window.truth[at]);
-                    own.squared[place] += error * error;
-                    self.squared[place][channel] += error * error;
-                    self.absolute[place] += error.abs();
-                }
+            for at in counted.iter().copied() {
+                let error = f64::from(fill[at]) - f64::from(window.truth[at]);
+                own.squared[place] += error * error;
+                self.squared[place][at % channels] += error * error;
+                self.absolute[place] += error.abs();
             }
         }
         self.windows.push(own);
@@ -296,14 +308,15 @@ impl ReconstructionTally {
             let resampled: Vec<f64> = resampled.iter().map(of).collect();
             Estimate::from_resamples(of(&value), &resampled, config.confidence)
         };
-        let values = self.masked_steps as f64 * self.channels.len() as f64;
+        let values: f64 = self.values.iter().sum();
         let scores = Fill::ALL.iter().enumerate().map(|(place, fill)| ReconstructionScore {
             fill: *fill,
             mean_squared_error: estimate(&|means| means[place]),
             mean_absolute_error: self.absolute[place] / values,
             per_channel: self.squared[place]
                 .iter()
-                .map(|sum| sum / self.masked_steps as f64)
+                .zip(&self.values)
+                .map(|(sum, values)| sum / values)
                 .collect(),
         });
         let reductions = Fill::ALL.iter().enumerate().skip(1).map(|(place, fill)| Reduction {
@@ -399,6 +412,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn values_that_nobody_measured_do_not_count() {
+        let window = |filled: Vec<bool>| MaskedWindow {
+            index: 0,
+            truth: vec![0.0, 1.0, 2.0, 3.0, 9.0, 5.0, 4.0, 7.0],
+            reconstructed: vec![0.0, 0.0, 2.5, 3.0, 0.0, 5.0, 4.0, 9.0],
+            mask: vec![false, true, true, true],
+            filled,
+        };
+        let scores = |windows: &[MaskedWindow]| {
+            let mut tally = ReconstructionTally::new(vec!["a".to_owned(), "b".to_owned()]);
+            windows.iter().for_each(|window| tally.add(window).unwrap());
+            let one = Together::every(1);
+            tally.finish(&EvalConfig::default(), &one).map(|found| found.scores[0].clone())
+        };
+        let of = |places: &[usize]| {
+            let filled = (0..8).map(|at| places.contains(&at)).collect();
+            scores(&[window(filled)])
+                .map(|own| (own.mean_squared_error.value, own.mean_absolute_error, own.per_channel))
+        };
+        // The third value of the first channel was put in, and is far off.
+        assert_eq!(of(&[4]), Some((4.25 / 5.0, 2.5 / 5.0, vec![0.125, 4.0 / 3.0])));
+        assert_eq!(of(&[]), Some((85.25 / 6.0, 11.5 / 6.0, vec![81.25 / 3.0, 4.0 / 3.0])));
+        assert_eq!(of(&[2, 3, 4, 5, 6, 7]), None);
+        let short = ReconstructionTally::new(vec!["a".to_owned(), "b".to_owned()])
+            .add(&window(vec![true; 3]))
+            .unwrap_err();
+        assert!(short.to_string().contains("3 of 8 values"), "{short}");
+    }
+
+    #[test]
     fn fills_by_hand() {
         let check = |window: &[f32], mask: &[u8], channels, last: &[f32], linear: &[f32]| {
             let mask: Vec<bool> = mask.iter().map(|m| *m == 1).collect();
@@ -441,7 +484,7 @@ mod tests {
             .collect();
         let reconstructed = truth.iter().map(|v| v + noise * draws.normal() as f32).collect();
         let mask = (0..30).map(|step| step % 10 >= 5).collect();
-        MaskedWindow { index, truth, reconstructed, mask }
+        MaskedWindow { index, truth, reconstructed, mask, filled: vec![] }
     }
 
     fn tally(noise: f32) -> Reconstruction {

@@ -39,6 +39,7 @@ fn sources(labels: Labels) -> Sources {
     Sources {
         train: Arc::new(NormalisedWindows::new(parts.train, normaliser.clone())),
         validation: held(parts.validation),
+        held_out: Some(parts.test.clone()),
         test: held(parts.test),
         channels: vec!["level".to_owned(), "noise".to_owned()],
         together: Together::every(3),

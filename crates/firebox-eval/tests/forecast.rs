@@ -102,6 +102,13 @@ fn true_values_that_nobody_measured_do_not_count() {
     let two = |output| found.score(Forecaster::Model, Some(output)).unwrap().mae.value;
     assert!((all - (two(0) + two(1)) / 2.0).abs() < 1e-12);
     assert!(mean_r2(&truth, &runs[0], width).is_finite());
+    // Of 12 blocks, one that has a value is one: nothing is claimed.
+    assert_eq!(found.measured, Some(12));
+    let mut few = truth.clone();
+    few[5 * width..].fill(f64::NAN);
+    let few = of(&few, &runs, &naive, &scales, width).unwrap();
+    assert_eq!((few.measured, few.independent(), few.has_intervals()), (Some(1), 1, false));
+    assert!(few.scores.iter().all(|score| !score.mae.has_interval()));
     let none = vec![f64::NAN; truth.len()];
     let error = of(&none, &runs, &naive, &scales, width).unwrap_err();
     assert_eq!(error.to_string(), EvalError::NoForecast.to_string());
@@ -188,33 +195,31 @@ fn the_linear_forecaster_is_scikit_learns_ridge() {
     let error: f64 = found.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum();
     assert!((error / size).sqrt() < 1e-6, "{}", (error / size).sqrt());
     assert!(Linear::fit(&data(0), None).unwrap().penalty <= 1e-4);
-    // Samples that lack a target are as if they were not there.
-    let twice = |place: usize| -> Vec<f32> {
-        let pairs = data(place).targets.chunks_exact(2);
-        pairs.flat_map(|pair| [pair[0], pair[1], 1e6, f32::NAN]).collect()
-    };
-    let (of_train, of_validation) = (twice(0), twice(1));
-    let read = |place: usize| {
-        let reader = &readers[place];
-        move |sample: usize, out: &mut [f64]| {
-            reader(sample / 2, out);
-            out[0] += (sample % 2) as f64 * 100.0;
+    // Each output is fitted to the samples that have it: few are lacking of the first, most of the second.
+    let mut draws = Stream::new(9, "lacking").draws();
+    let all = data(0);
+    let mut lacking = all.targets.to_vec();
+    for (at, target) in lacking.iter_mut().enumerate() {
+        if draws.chance([0.2, 0.7][at % 2]) {
+            *target = f32::NAN;
         }
-    };
-    let (train, validation) = (read(0), read(1));
-    let lacking = [
-        LinearData { samples: of_train.len() / 2, width, features: &train, targets: &of_train },
-        LinearData {
-            samples: of_validation.len() / 2,
-            width,
-            features: &validation,
-            targets: &of_validation,
-        },
-    ];
-    let same = Linear::fit(&lacking[0], None).unwrap().predict(&data(2));
-    let alone = Linear::fit(&data(0), None).unwrap().predict(&data(2));
-    assert!(same.iter().zip(&alone).all(|(a, b)| (a - b).abs() < 1e-9));
-    assert!(Linear::fit(&lacking[0], Some(&lacking[1])).is_some());
+    }
+    let found = Linear::fit(&LinearData { targets: &lacking, ..all }, None).unwrap();
+    let found = found.predict(&data(2));
+    for output in 0..2 {
+        let has = |sample: &usize| !lacking[2 * sample + output].is_nan();
+        let own: Vec<usize> = (0..all.samples).filter(has).collect();
+        let targets: Vec<f32> = own.iter().map(|sample| lacking[2 * sample + output]).collect();
+        let read = |sample: usize, out: &mut [f64]| readers[0](own[sample], out);
+        let alone = LinearData { samples: own.len(), width, features: &read, targets: &targets };
+        let alone = Linear::fit(&alone, None).unwrap().predict(&data(2));
+        let size = alone.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let pairs = found.iter().skip(output).step_by(2).zip(&alone);
+        let off = pairs.map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+        assert!(off < 1e-6 * size, "{output}: {off} of {size}");
+    }
+    let validated = LinearData { targets: &lacking, ..all };
+    assert!(Linear::fit(&validated, Some(&validated)).is_some());
     let none = LinearData { samples: 0, targets: &[], ..data(0) };
     assert!(Linear::fit(&none, None).is_none());
 }

@@ -50,7 +50,8 @@ fn window(index: usize, channels: usize) -> MaskedWindow {
     let mut draws = Stream::new(index as u64, "window").draws();
     let truth: Vec<f32> = (0..20 * channels).map(|_| draws.normal() as f32).collect();
     let reconstructed = truth.iter().map(|value| value * 0.9).collect();
-    MaskedWindow { index, truth, reconstructed, mask: (0..20).map(|s| s % 7 > 4).collect() }
+    let mask = (0..20).map(|s| s % 7 > 4).collect();
+    MaskedWindow { index, truth, reconstructed, mask, filled: vec![] }
 }
 
 fn point(step: u64) -> StepPoint {

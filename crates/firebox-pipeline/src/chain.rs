@@ -195,6 +195,10 @@ impl<'a> Work<'a> {
 
     /// Writes the resolved settings beside the run, with the reasons known so far.
     pub(crate) fn resolved(&self) -> Result<(), PipelineError> {
+        // A trial that reads what somebody's run has learnt leaves it as it is.
+        if crate::folder::is_finished(self.path) {
+            return Ok(());
+        }
         let text = self.prepared.resolved(&self.reasons)?;
         self.folder.write(crate::folder::PIPELINE, text.as_bytes())
     }

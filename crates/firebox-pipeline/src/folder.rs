@@ -114,9 +114,9 @@ pub(crate) fn is_searched(path: &Path) -> bool {
     path.join(SEARCHED).is_file()
 }
 
-/// Says so again of a run that the search itself has gone on with.
-pub(crate) fn mark(path: &Path) -> Result<(), PipelineError> {
-    RunFolder::open(path)?.write(SEARCHED, b"")
+/// Takes that back: whoever asked for the run keeps its checkpoints. Where nothing can be written, nobody removes them.
+pub(crate) fn unmark(path: &Path) {
+    let _ = std::fs::remove_file(path.join(SEARCHED));
 }
 
 impl RunFolder {
@@ -167,15 +167,6 @@ impl RunFolder {
     /// Says that a search made the run, if it is new.
     pub(crate) fn mark_if_new(&self) -> Result<(), PipelineError> {
         if self.new { self.write(SEARCHED, b"") } else { Ok(()) }
-    }
-
-    /// Takes back that a search made the run: whoever asked for it keeps its checkpoints.
-    pub(crate) fn unmark(&self) -> Result<(), PipelineError> {
-        let path = self.path.join(SEARCHED);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(&path)(error)),
-            _ => Ok(()),
-        }
     }
 
     /// Writes a file so that it is either whole or not there.

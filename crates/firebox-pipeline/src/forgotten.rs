@@ -21,6 +21,15 @@ pub(crate) fn forgotten(run: &Path) -> Option<Summary> {
     forgotten.then_some(summary)
 }
 
+/// What is said of a training whose checkpoint is gone.
+pub(crate) fn trained_again(run: &Path, summary: &Summary) -> String {
+    format!(
+        "the checkpoint that the training of {} ended with, {}, is not there any more (a search removes those of trials that are not among the best): it is trained again",
+        run.display(),
+        summary.selected
+    )
+}
+
 /// Lets a training that ended begin again from its start. Whoever asks for that holds the folder of the run.
 ///
 /// # Errors

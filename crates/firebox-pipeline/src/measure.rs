@@ -100,6 +100,7 @@ pub(crate) fn measure<M: Pretrainable>(
             stop: stop(),
         }),
         test: Arc::new(Stoppable { source: normalised(parts.test.clone()), stop: stop() }),
+        held_out: Some(parts.test.clone()),
         channels: channel_names(windows),
         together: together(run.config, windows, &parts.test),
     };

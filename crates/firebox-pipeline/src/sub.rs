@@ -12,6 +12,7 @@ use firebox_train::{Data, FixedScale, Objective, TrainConfig, TrainError, Traine
 
 use crate::chain::Work;
 use crate::error::PipelineError;
+use crate::forgotten::{begin_again, forgotten, trained_again};
 use crate::score::{Judge, Judged};
 use crate::stages::{Run, training};
 
@@ -111,6 +112,10 @@ impl Run<'_> {
         config: &TrainConfig,
     ) -> Result<Trained<M>, PipelineError> {
         let folder = folder(work, sub.name)?;
+        if let Some(summary) = forgotten(&folder).filter(|summary| summary.key == sub.key) {
+            begin_again(&folder)?;
+            self.listener.on(&Event::Warning { message: trained_again(&folder, &summary) });
+        }
         let run = firebox_train::Run {
             folder: &folder,
             key: sub.key,

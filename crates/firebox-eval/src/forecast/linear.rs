@@ -21,7 +21,8 @@ pub struct LinearData<'a> {
     pub width: usize,
     /// Writes the features of a sample, `[feature]`.
     pub features: &'a (dyn Fn(usize, &mut [f64]) + Sync),
-    /// `[sample, output]`; NaN where there is none. A sample that lacks any is not fitted to, and what is lacking is no error.
+    /// `[sample, output]`; NaN where there is none. An output is fitted to the samples that have it, and what is lacking is no
+    /// error.
     pub targets: &'a [f32],
 }
 
@@ -59,7 +60,11 @@ impl Linear {
     /// smallest that can be solved. `None` if there is no sample, or nothing can be solved.
     pub fn fit(train: &LinearData<'_>, validation: Option<&LinearData<'_>>) -> Option<Self> {
         let moments = Moments::of(train)?;
-        let fits = PENALTIES.iter().filter_map(|penalty| moments.fit(*penalty));
+        let parts = moments.by_output(train);
+        let fits = PENALTIES.iter().filter_map(|penalty| match &parts {
+            None => moments.fit(*penalty),
+            Some(parts) => Linear::joined(parts.iter().map(|part| part.fit(*penalty))),
+        });
         let Some(validation) = validation.filter(|data| data.samples > 0) else {
             return fits.into_iter().next();
         };
@@ -89,11 +94,45 @@ impl Linear {
         all
     }
 
+    /// One of all these outputs; `None` if one of them could not be fitted.
+    fn joined(parts: impl Iterator<Item = Option<Self>>) -> Option<Self> {
+        parts.reduce(|all, next| {
+            let (mut all, next) = (all?, next?);
+            all.weights.extend(next.weights);
+            all.intercept.extend(next.intercept);
+            Some(all)
+        })?
+    }
+
     fn squared_error(&self, data: &LinearData<'_>) -> f64 {
         let pairs = self.predict(data).into_iter().zip(data.targets);
         let pairs = pairs.filter(|(_, wanted)| !wanted.is_nan());
         pairs.map(|(found, wanted)| (found - f64::from(*wanted)).powi(2)).sum()
     }
+}
+
+/// The mean of an output over the samples that have it; zero if none has.
+fn mean_of(data: &LinearData<'_>, output: usize) -> f64 {
+    let all = (0..data.samples).map(|sample| data.targets_of(sample)[output]);
+    let measured = all.filter(|value| !value.is_nan());
+    let (count, sum) = measured.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + f64::from(v)));
+    sum / f64::max(count, 1.0)
+}
+
+/// Features of some samples about a mean, `[sample, feature]`.
+fn centred(data: &LinearData<'_>, samples: &[usize], mean: &[f64]) -> Vec<f64> {
+    let mut rows = data.rows(samples);
+    for row in rows.chunks_exact_mut(mean.len()) {
+        row.iter_mut().zip(mean).for_each(|(value, mean)| *value -= mean);
+    }
+    rows
+}
+
+/// Adds the product of the left, transposed, and the right over `by`.
+fn add(left: Matrix<'_, f64>, right: Matrix<'_, f64>, sums: &mut [f64], by: f64) {
+    let mut part = vec![0.0; sums.len()];
+    multiply(left.transposed(), right, &mut part);
+    sums.iter_mut().zip(&part).for_each(|(sum, part)| *sum += part / by);
 }
 
 /// Means, and second moments about them.
@@ -114,44 +153,77 @@ impl Moments {
         if data.samples == 0 || width == 0 || data.targets.is_empty() {
             return None;
         }
-        let has_all = |sample: &usize| !data.targets_of(*sample).iter().any(|of| of.is_nan());
-        let fitted: Vec<usize> = (0..data.samples).filter(has_all).collect();
-        let (samples, outputs) = (fitted.len(), data.targets.len() / data.samples);
-        if samples == 0 {
-            return None;
-        }
-        let (mut mean, mut target_mean) = (vec![0.0; width], vec![0.0; outputs]);
-        for chunk in fitted.chunks(CHUNK) {
+        let samples: Vec<usize> = (0..data.samples).collect();
+        let outputs = data.targets.len() / data.samples;
+        let mut mean = vec![0.0; width];
+        for chunk in samples.chunks(CHUNK) {
             for row in data.rows(chunk).chunks_exact(width) {
                 mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
         }
-        for sample in &fitted {
-            let row = data.targets_of(*sample);
-            target_mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
-        }
-        mean.iter_mut().chain(&mut target_mean).for_each(|sum| *sum /= samples as f64);
+        mean.iter_mut().for_each(|sum| *sum /= samples.len() as f64);
+        let target_mean: Vec<f64> = (0..outputs).map(|output| mean_of(data, output)).collect();
         let (mut features, mut products) = (vec![0.0; width * width], vec![0.0; width * outputs]);
-        let mut part = vec![0.0; width * width];
-        for chunk in fitted.chunks(CHUNK) {
-            let count = chunk.len();
+        for chunk in samples.chunks(CHUNK) {
+            // What is lacking has no part in the products, as if it were the mean.
             let targets = chunk.iter().flat_map(|sample| data.targets_of(*sample));
-            let targets =
-                targets.enumerate().map(|(at, v)| f64::from(*v) - target_mean[at % outputs]);
+            let targets = targets.enumerate().map(|(at, value)| match value.is_nan() {
+                true => 0.0,
+                false => f64::from(*value) - target_mean[at % outputs],
+            });
             let targets: Vec<f64> = targets.collect();
-            let mut rows = data.rows(chunk);
-            for row in rows.chunks_exact_mut(width) {
-                row.iter_mut().zip(&mean).for_each(|(value, mean)| *value -= mean);
-            }
-            let rows = Matrix::new(&rows, count, width);
-            let mut add = |right, sums: &mut Vec<f64>| {
-                multiply(rows.transposed(), right, &mut part[..sums.len()]);
-                sums.iter_mut().zip(&part).for_each(|(sum, part)| *sum += part / samples as f64);
-            };
-            add(rows, &mut features);
-            add(Matrix::new(&targets, count, outputs), &mut products);
+            let rows = centred(data, chunk, &mean);
+            let rows = Matrix::new(&rows, chunk.len(), width);
+            let count = samples.len() as f64;
+            add(rows, rows, &mut features, count);
+            add(rows, Matrix::new(&targets, chunk.len(), outputs), &mut products, count);
         }
         Some(Self { width, outputs, mean, target_mean, features, products })
+    }
+
+    /// The same of each output alone, over the samples that have it, if some lack one: those that do not have it are taken out
+    /// of the sums over all, or those that do are summed where they are fewer.
+    fn by_output(&self, data: &LinearData<'_>) -> Option<Vec<Self>> {
+        let Self { width, outputs, .. } = *self;
+        if !data.targets.iter().any(|target| target.is_nan()) {
+            return None;
+        }
+        let of_output = |output: usize| {
+            let (lacking, has): (Vec<usize>, Vec<usize>) =
+                (0..data.samples).partition(|sample| data.targets_of(*sample)[output].is_nan());
+            let (all, own) = (data.samples as f64, has.len().max(1) as f64);
+            let (few, sign) = match lacking.len() < has.len() {
+                true => (&lacking, -1.0),
+                false => (&has, 1.0),
+            };
+            let mut features: Vec<f64> = match sign < 0.0 {
+                true => self.features.iter().map(|sum| sum * all / own).collect(),
+                false => vec![0.0; width * width],
+            };
+            // Of what is centred about the mean of all samples, the sum over those of the output.
+            let mut shift = vec![0.0; width];
+            for chunk in few.chunks(CHUNK) {
+                let rows = centred(data, chunk, &self.mean);
+                for row in rows.chunks_exact(width) {
+                    shift.iter_mut().zip(row).for_each(|(sum, value)| *sum += sign * value / own);
+                }
+                let rows = Matrix::new(&rows, chunk.len(), width);
+                add(rows, rows, &mut features, sign * own);
+            }
+            for (row, by) in features.chunks_exact_mut(width).zip(&shift) {
+                row.iter_mut().zip(&shift).for_each(|(sum, other)| *sum -= by * other);
+            }
+            let products = self.products[output..].iter().step_by(outputs);
+            Self {
+                width,
+                outputs: 1,
+                mean: self.mean.iter().zip(&shift).map(|(mean, by)| mean + by).collect(),
+                target_mean: vec![self.target_mean[output]],
+                features,
+                products: products.map(|sum| sum * all / own).collect(),
+            }
+        };
+        Some((0..outputs).map(of_output).collect())
     }
 
     fn fit(&self, penalty: f64) -> Option<Linear> {

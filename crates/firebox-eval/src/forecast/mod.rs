@@ -123,6 +123,9 @@ pub struct ForecastEvaluation {
     pub windows: usize,
     /// Consecutive windows that are drawn together.
     pub block: usize,
+    /// Blocks that have a measured value, of the output that has the fewest but any; none: all values were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<usize>,
     /// Why so many.
     #[serde(default)]
     pub block_of: BlockOf,
@@ -139,9 +142,11 @@ pub struct ForecastEvaluation {
 }
 
 impl ForecastEvaluation {
-    /// How many independent windows the test windows are as good as: their blocks.
+    /// How many independent windows the test windows are as good as: their blocks, without those in which nothing was
+    /// measured.
     pub fn independent(&self) -> usize {
-        self.windows / self.block.max(1)
+        let blocks = self.windows / self.block.max(1);
+        self.measured.map_or(blocks, |measured| measured.min(blocks))
     }
 
     /// Whether there are blocks enough for intervals. Without them nothing is claimed.

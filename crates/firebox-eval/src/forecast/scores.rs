@@ -1,6 +1,7 @@
 //! Errors of forecasts with their intervals, and the model beside its baselines.
 
 use super::{BlockOf, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecasts};
+use crate::bootstrap::FEWEST_BLOCKS;
 use crate::{Estimate, EvalError, Resampling};
 
 /// Sums kept of each window and output of a run: absolute, squared and scaled absolute error.
@@ -57,7 +58,11 @@ pub fn evaluate_forecasts(
     let all: Vec<_> = std::iter::once((0, windows)).collect();
     let values = sums.metrics(&all, |_, runs| (0..runs).collect());
     let block = resampling.block.clamp(1, windows);
-    let enough = resampling.clone().if_enough(windows);
+    let measured = blocks_measured(data.truth, outputs, block);
+    let mut enough = resampling.clone().if_enough(windows);
+    if measured.is_some_and(|measured| measured < FEWEST_BLOCKS) {
+        enough.resamples = 0;
+    }
     let resampled = enough.map_blocks(windows, |blocks, stream| {
         sums.metrics(blocks, |place, runs| match runs {
             1 => vec![0],
@@ -76,6 +81,7 @@ pub fn evaluate_forecasts(
         outputs: data.outputs.to_vec(),
         windows,
         block,
+        measured,
         block_of: BlockOf::default(),
         confidence: resampling.confidence,
         by_scale: has_unlike_scales(data),
@@ -106,6 +112,20 @@ pub fn evaluate_forecasts(
         }
     }
     Ok(evaluation)
+}
+
+/// Blocks of windows that have a measured value, of the output that has the fewest but any; none where all was measured.
+fn blocks_measured(truth: &[f64], outputs: usize, block: usize) -> Option<usize> {
+    if !truth.iter().any(|value| value.is_nan()) {
+        return None;
+    }
+    let of_output = |output: usize| {
+        let of_block = |block: &&[f64]| {
+            block.iter().skip(output).step_by(outputs).any(|value| !value.is_nan())
+        };
+        truth.chunks(block * outputs).filter(of_block).count()
+    };
+    (0..outputs).map(of_output).filter(|blocks| *blocks > 0).min()
 }
 
 /// Sizes of series that are unlike: this many times as large as others.

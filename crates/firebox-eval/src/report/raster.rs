@@ -165,7 +165,7 @@ mod tests {
         let truth: Vec<f32> = (0..2 * steps).map(|i| (i as f32 * 0.2).sin()).collect();
         let mask: Vec<bool> = (0..steps).map(|step| (20..30).contains(&step)).collect();
         let reconstructed = vec![0.0; 2 * steps];
-        let window = MaskedWindow { index: 7, truth, reconstructed, mask };
+        let window = MaskedWindow { index: 7, truth, reconstructed, mask, filled: vec![] };
         let picture = masked_window(&window, 2).unwrap();
         assert_eq!((picture.width, picture.height), (WIDTH, 2 * ROW));
         assert_eq!(picture.pixels.len(), picture.width * picture.height);

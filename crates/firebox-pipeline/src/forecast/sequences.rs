@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use firebox_core::{
-    Augmentation, ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser, SeriesSet,
-    Split, SplitError, TrainWindows, Window, WindowList, outliers, split, telling_channels,
-    unchanging_channels, unchanging_targets,
+    Augmentation, Event, ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser,
+    SeriesSet, Split, SplitError, TrainWindows, Window, WindowList, outliers, quoted, split,
+    telling_channels, unchanging_channels, unchanging_targets,
 };
 use firebox_data::{Action, Checks, Defect, Ingested};
 use firebox_loader::TrainSource;
@@ -133,6 +133,23 @@ fn sequences(
     let of = |windows: &WindowList| Arc::new(samples(&scaler, &ingested.set, windows));
     let Split { train, validation, test, .. } = &parts;
     let samples = [of(train.windows()), of(validation.windows()), of(test.windows())];
+    let rule = scaler.rule();
+    for (part, samples) in ["training", "validation", "test"].iter().zip(&samples) {
+        let lacking = unmeasured(rule, &ingested.set, samples);
+        if !lacking.is_empty() && lacking.len() == rule.outputs() {
+            return Err(PipelineError::Setting(format!(
+                "no target of the {part} part was measured: `data.checks` put all of them in\n  \
+                 choose another split or other targets, or set data.checks.not_finite = \"drop\" to forecast what was measured"
+            )));
+        }
+        if !lacking.is_empty() {
+            let message = format!(
+                "nothing was measured of {} in the {part} part: `data.checks` put all of it in, and nothing is said of it there",
+                quoted(&lacking, MOST_NAMED)
+            );
+            run.listener.on(&Event::Warning { message });
+        }
+    }
     let usual = || {
         let interval = ingested.checks.interval?;
         let season = firebox_eval::usual_season(interval.microseconds())?;
@@ -141,6 +158,24 @@ fn sequences(
     let season = config.season.map(|season| (season, "as written")).or_else(usual);
     let windows = Windows { ingested, parts, normaliser, rule: split_rule, chosen, hold };
     Ok(Sequences { windows, scaler, samples, season })
+}
+
+/// Outputs that are named where there may be many.
+const MOST_NAMED: usize = 5;
+
+/// The outputs of which no sample of a part has a target, such as `load +3`; nothing of a part without samples.
+fn unmeasured(rule: &ForecastRule, set: &SeriesSet, samples: &ForecastSamples) -> Vec<String> {
+    let outputs = rule.outputs();
+    let is_lacking = |output: &usize| {
+        let mut all = samples.targets.iter().skip(*output).step_by(outputs);
+        !samples.targets.is_empty() && all.all(|target| target.is_nan())
+    };
+    let name = |output: usize| {
+        let (horizon, target) = (output / rule.targets.len(), output % rule.targets.len());
+        let channel = &set.channels()[rule.targets[target]].name;
+        format!("{channel} +{}", rule.horizons[horizon])
+    };
+    (0..outputs).filter(is_lacking).map(name).collect()
 }
 
 /// A split that cannot be made, with what the horizons have to do with it.

@@ -24,7 +24,7 @@ use crate::plan::Plan;
 use crate::score::WantedScores;
 use crate::settle::{as_before, check_environment, multiplying, reasons_in, settle};
 use crate::shared::Shared;
-use crate::stages::Run;
+use crate::stages::{Asker, Run};
 use crate::{Finished, PipelineConfig, idle, layers, stages};
 use difference::{changed_since, same_settings};
 use find::find_beside;
@@ -312,6 +312,17 @@ impl Prepared {
         stop: &Arc<AtomicBool>,
         listener: &dyn Listener,
     ) -> Result<Finished, PipelineError> {
+        self.run_for(Asker::User, device, stop, listener)
+    }
+
+    /// The same for whoever asks.
+    pub(crate) fn run_for(
+        &self,
+        by: Asker,
+        device: &ChosenDevice,
+        stop: &Arc<AtomicBool>,
+        listener: &dyn Listener,
+    ) -> Result<Finished, PipelineError> {
         self.check_model(device)?;
         fetch_first(&self.config, stop, listener)?;
         let settled = self.settled_until(device, stop, &Shared::default(), listener)?;
@@ -333,7 +344,7 @@ impl Prepared {
                 keys.training.short()
             )));
         }
-        let run = || stages::run(&settled, device, &keys, &path, stop, listener);
+        let run = || stages::run(&settled, device, &keys, &path, (by, stop), listener);
         multiplying(settled.config.run.matmul, run)
     }
 

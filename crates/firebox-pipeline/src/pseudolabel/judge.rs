@@ -169,13 +169,12 @@ pub(super) fn judge(
             std::array::from_fn(|place| (sorted[place].0, &sorted[place].1));
         with_intervals(&resampling, &hanging.sorted(&truth), &subjects)
     };
-    let independent_by =
-        |hanging: &Together| truth.len() / evaluate.block.unwrap_or(hanging.block).max(1);
-    let mut independent = independent_by(&hanging);
+    let mut independent = truth.len() / evaluate.block.unwrap_or(hanging.block).max(1);
     let (mut subjects, mut leads) = judged(&hanging);
     // Halves are drawn by moments or by units; windows hang together by both, so the wider one is told.
     if let Some(by_units) = hanging.by_units().filter(|_| evaluate.block.is_none()) {
-        independent = independent.min(independent_by(&by_units));
+        let units = hanging.units.iter().max().map_or(0, |last| *last as usize + 1);
+        independent = independent.min(units);
         let (others, other_leads) = judged(&by_units);
         subjects.iter_mut().zip(&others).for_each(|(own, other)| own.widen(other));
         leads.iter_mut().zip(&other_leads).for_each(|(own, other)| *own = wider(*own, *other));
@@ -300,6 +299,7 @@ fn probe(
         train: parts.train.clone(),
         validation: Arc::new(validation),
         test: parts.test.clone(),
+        held_out: None,
         channels: channel_names(windows),
         together: together(run.config, windows, &windows.parts.test),
     };

@@ -11,9 +11,10 @@ use super::{Search, SearchConfig, page, trial};
 use crate::device::ChosenDevice;
 use crate::error::{PipelineError, at};
 use crate::feed::fetch_first;
-use crate::folder::{self, RunFolder, conclusion};
+use crate::folder::{RunFolder, conclusion};
 use crate::forgotten::{begin_again, forgotten};
 use crate::kept::is_kept;
+use crate::stages::Asker;
 use crate::{Finished, Prepared};
 
 /// What a search found.
@@ -154,14 +155,9 @@ impl Search {
         listener: &dyn Listener,
     ) -> Result<Option<Finished>, PipelineError> {
         let mut waits = false;
-        let own = trial::run_of(&best.trial).map(|run| self.config.run.directory.join(run));
-        let own = own.filter(|run| folder::is_searched(run));
         let run = || {
             self.renew(best, device, listener)?;
-            let finished = best.prepared.run(device, &self.stop, listener)?;
-            // It is still the search's, which may find a better one another time.
-            own.as_deref().map_or(Ok(()), folder::mark)?;
-            Ok(finished)
+            best.prepared.run_for(Asker::Search, device, &self.stop, listener)
         };
         while !self.is_stopped() {
             match run() {

@@ -27,7 +27,9 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use firebox_core::{Event, Listener, count};
-use firebox_search::{Budget, Options, Space, Storage, Study, StudyError, Trial, TrialHandle};
+use firebox_search::{
+    Budget, Options, Space, Storage, Study, StudyError, Trial, TrialHandle, TrialState,
+};
 
 pub use conclude::Searched;
 pub use concurrent::Concurrent;
@@ -347,7 +349,13 @@ impl Search {
     fn same_data(&self, study: &Study) -> Result<(), PipelineError> {
         let key = self.config.pipeline.chain().data_key(&self.config)?.to_string();
         let known = study.claim_system_attribute(DATA, &key.as_str().into())?;
+        let has_value =
+            |trial: &Trial| matches!(trial.state, TrialState::Complete | TrialState::Pruned);
         match known.as_ref().and_then(|known| known.as_str()) {
+            // Nothing was learnt of the others yet, and they may have been mended.
+            Some(known) if known != key && !study.trials()?.iter().any(has_value) => {
+                Ok(study.set_system_attribute(DATA, &key.as_str().into())?)
+            }
             Some(known) if known != key => Err(PipelineError::Setting(format!(
                 "the data of the study {} are not those that it was begun with, or this version of Firebox reads them otherwise: losses of other data cannot be compared\n  \
                  put back the files that it was begun with, or begin another study, as with --set search.study={}-2",

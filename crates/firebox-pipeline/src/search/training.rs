@@ -17,7 +17,7 @@ use crate::keys::Keys;
 use crate::score::WantedScores;
 use crate::shared::Shared;
 use crate::stages::{
-    Everyone, Run, begin, check_size, failed, started_event, summary_of, trackers,
+    Asker, Everyone, Run, begin, check_size, failed, started_event, summary_of, trackers,
 };
 
 /// What ends a trial's training before its time.
@@ -49,8 +49,7 @@ pub(super) fn train_only(
     let started = Instant::now();
     // The model of each trial may be of another size.
     check_size(prepared.config(), device)?;
-    let (folder, reasons, log) = begin(prepared, device, keys, path)?;
-    folder.mark_if_new()?;
+    let (folder, reasons, log) = begin(prepared, device, keys, path, Asker::Search)?;
     if forgotten(path).is_some_and(|summary| summary.key == keys.training) {
         begin_again(path)?;
     }

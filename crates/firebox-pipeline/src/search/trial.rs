@@ -304,9 +304,9 @@ pub(super) fn run_of(trial: &Trial) -> Option<String> {
 /// or after it, stays whole.
 pub(super) fn forget(run: &Path) {
     let checkpoints: PathBuf = run.join(firebox_train::CHECKPOINT_FOLDER);
-    if is_searched(run)
-        && checkpoints.is_dir()
+    if checkpoints.is_dir()
         && let Ok(_held) = crate::folder::RunFolder::open(run)
+        && is_searched(run)
     {
         // What cannot be removed costs room and nothing else.
         let _ = std::fs::remove_dir_all(checkpoints);
@@ -371,12 +371,14 @@ mod tests {
         crate::folder::RunFolder::open(&run).unwrap().mark_if_new().unwrap();
         ended(&run, key);
         // Somebody ran it by itself, and the folder is not new any more.
-        crate::folder::RunFolder::open(&run).unwrap().unmark().unwrap();
+        crate::folder::unmark(&run);
         crate::folder::RunFolder::open(&run).unwrap().mark_if_new().unwrap();
         forget(&run);
         assert!(is_there());
-        crate::folder::mark(&run).unwrap();
-        forget(&run);
-        assert!(!is_there());
+        let another = folder.path().join("p-2");
+        crate::folder::RunFolder::open(&another).unwrap().mark_if_new().unwrap();
+        ended(&another, key);
+        forget(&another);
+        assert!(!another.join(firebox_train::CHECKPOINT_FOLDER).is_dir());
     }
 }

@@ -26,8 +26,8 @@ use crate::chain::{Made, Making, Work};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::{effective, upload_ahead};
-use crate::folder::{Conclusion, begun, conclusion, replay, steps_whole, written_anew};
-use crate::forgotten::{begin_again, forgotten};
+use crate::folder::{Conclusion, begun, conclusion, replay, steps_whole, unmark, written_anew};
+use crate::forgotten::{begin_again, forgotten, trained_again};
 use crate::kept::is_kept;
 use crate::keys::Keys;
 use crate::pools::pools;
@@ -40,7 +40,7 @@ use start::{begin_anew, replaced};
 pub(crate) use derived::{automatic, rule_for, split_reasons, training, written};
 pub(crate) use events::Everyone;
 pub(crate) use size::check_size;
-pub(crate) use start::{begin, name_of, started_event, trackers};
+pub(crate) use start::{Asker, begin, name_of, started_event, trackers};
 pub(crate) use windows::Windows;
 
 /// What a pipeline left.
@@ -92,7 +92,7 @@ pub(crate) fn run(
     device: &ChosenDevice,
     keys: &Keys,
     path: &Path,
-    stop: &Arc<AtomicBool>,
+    (by, stop): (Asker, &Arc<AtomicBool>),
     listener: &dyn Listener,
 ) -> Result<Finished, PipelineError> {
     let started = Instant::now();
@@ -103,20 +103,16 @@ pub(crate) fn run(
         if let Some(message) = damaged {
             begin_anew(prepared, keys, path, message, listener);
         }
+        if by == Asker::User {
+            unmark(path);
+        }
         return Ok(already_done(&said, prepared, keys, path, listener));
     }
     let replaced = replaced(prepared, keys, path)?;
-    let (folder, reasons, log) = begin(prepared, device, keys, path)?;
-    folder.unmark()?;
-    let again = forgotten(path).filter(|summary| summary.key == keys.training).map(|summary| {
-        begin_again(path).map(|()| {
-            format!(
-                "the checkpoint that the training of {} ended with, {}, is not there any more (a search removes those of trials that are not among the best): it is trained again",
-                path.display(),
-                summary.selected
-            )
-        })
-    });
+    let (folder, reasons, log) = begin(prepared, device, keys, path, by)?;
+    let again = forgotten(path)
+        .filter(|summary| summary.key == keys.training)
+        .map(|summary| begin_again(path).map(|()| trained_again(path, &summary)));
     let again = again.transpose()?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };

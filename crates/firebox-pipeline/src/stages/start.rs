@@ -11,7 +11,10 @@ use crate::Prepared;
 use crate::compare::changed;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::folder::{Begun, EventLog, PIPELINE, RunFolder, is_otherwise_finished, steps_behind};
+use crate::folder::{
+    Begun, EventLog, PIPELINE, RunFolder, is_finished, is_otherwise_finished, is_searched,
+    steps_behind, unmark,
+};
 use crate::keys::Keys;
 
 /// Tables of which some settings decide a report and not the training that a run is named after.
@@ -23,14 +26,31 @@ pub(crate) fn begin(
     device: &ChosenDevice,
     keys: &Keys,
     path: &Path,
+    by: Asker,
 ) -> Result<(RunFolder, Vec<Reason>, EventLog), PipelineError> {
     let folder = RunFolder::open(path)?;
-    folder.unfinish()?;
-    folder.begin(&begun_as(prepared, keys))?;
+    match by {
+        Asker::Search => folder.mark_if_new()?,
+        Asker::User => unmark(path),
+    }
     let reasons = reasons(prepared, device)?;
-    folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
+    // A trial that reads what somebody's run has learnt leaves it as finished as it is.
+    if !(by == Asker::Search && is_finished(path) && !is_searched(path)) {
+        folder.unfinish()?;
+        folder.begin(&begun_as(prepared, keys))?;
+        folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
+    }
     let log = folder.events()?;
     Ok((folder, reasons, log))
+}
+
+/// Who wants a run to be made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// Whoever keeps it.
+    User,
+    /// A search, which may remove its checkpoints.
+    Search,
 }
 
 /// What the run of a pipeline is begun as.
