@@ -33,31 +33,39 @@ pub(crate) fn fetch(
     address: &Address,
     cache: &Path,
     config: &RemoteConfig,
+    heard: (&AtomicBool, &dyn Listener),
+) -> Result<Vec<PathBuf>, RemoteError> {
+    // Whoever is in a runtime of their own may not wait for another one on the same thread.
+    if tokio::runtime::Handle::try_current().is_err() {
+        return fetch_here(address, cache, config, heard);
+    }
+    std::thread::scope(|scope| {
+        let fetched = scope.spawn(|| fetch_here(address, cache, config, heard)).join();
+        fetched.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The same on this thread.
+fn fetch_here(
+    address: &Address,
+    cache: &Path,
+    config: &RemoteConfig,
     (stop, listener): (&AtomicBool, &dyn Listener),
 ) -> Result<Vec<PathBuf>, RemoteError> {
     let threads = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let threads = threads.map_err(RemoteError::io("start a thread for", cache))?;
-    let fetch = || {
-        threads.block_on(async {
-            let store = store(address, config, client(config))?;
-            let remote = Remote { store, address, cache, config, stop, listener };
-            let (mut files, mut urls) = (Vec::new(), Vec::new());
-            for location in remote.locations().await? {
-                files.push(remote.file(&location).await?);
-                urls.push(format!("{}/{location}", address.root));
-            }
-            if address.folder {
-                keep_listing(address.file_url(), urls, cache)?;
-            }
-            Ok(files)
-        })
-    };
-    // Whoever is in a runtime of their own may not wait for another one on the same thread.
-    if tokio::runtime::Handle::try_current().is_err() {
-        return fetch();
-    }
-    std::thread::scope(|scope| {
-        scope.spawn(fetch).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    threads.block_on(async {
+        let store = store(address, config, client(config))?;
+        let remote = Remote { store, address, cache, config, stop, listener };
+        let (mut files, mut urls) = (Vec::new(), Vec::new());
+        for location in remote.locations().await? {
+            files.push(remote.file(&location).await?);
+            urls.push(format!("{}/{location}", address.root));
+        }
+        if address.folder {
+            keep_listing(address.file_url(), urls, cache)?;
+        }
+        Ok(files)
     })
 }
 

@@ -12,7 +12,7 @@
 //! The [`Storage`] keeps studies in a file or on a Redis server, in the format of Optuna's
 //! `JournalStorage`: Optuna loads, continues and extends a study of this crate, also while it runs,
 //! and this crate one of Optuna's. Any number of threads, processes and machines work on one study;
-//! a trial whose worker dies is noticed, and tried again once.
+//! a trial whose worker dies is noticed, and tried again, once for each death, `Options::retries` times at most.
 //!
 //! # What outlives what
 //!

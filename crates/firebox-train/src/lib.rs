@@ -4,7 +4,10 @@
 //! steps are taken, the validation loss has stopped falling, or it is told to stop. A run that is
 //! killed at any moment and resumed ends with the same weights and losses, bit for bit on the CPU,
 //! as one that was left alone: whatever is random is a function of the seed, the step and the
-//! sample, and a checkpoint holds all the rest.
+//! sample, and a checkpoint holds all the rest. That goes for models whose state is their parameters, and whose dropout
+//! draws from the streams that the objective is given, as firebox-models' and firebox-kernels' layers do: Burn's own `Dropout` draws from
+//! a generator of the process, and the running statistics of its `BatchNorm` lag behind by a step where a checkpoint falls within an
+//! epoch. An objective of your own returns `firebox_models::Loss`, so that your project depends on that crate, too.
 //!
 //! Checkpoints are whole or not there, verified by SHA-256 when they are read, and written by a
 //! background thread from a copy of the state. A save that fails ends the run with an error.

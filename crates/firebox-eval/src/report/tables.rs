@@ -37,14 +37,14 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
         String::new()
     };
     let validated = match validation {
-        0 => ", and their penalty chosen by cross-validation over them".to_owned(),
+        0 => " windows, and their penalty chosen by cross-validation over them".to_owned(),
         _ => format!(
             " and {} validation windows, which also chose their penalty (where they are few: cross-validation over all)",
             grouped(validation as f64)
         ),
     };
     let note = format!(
-        "Measured on {} of the test part; probes were fitted on {} training windows{validated}. In parentheses the {} of {} bootstrap resamples.{blocks}",
+        "Measured on {} of the test part; probes were fitted on {} training{validated}. In parentheses the {} of {} bootstrap resamples.{blocks}",
         count(test, "labelled window"),
         grouped(train as f64),
         percent_interval(evaluation.confidence),
