@@ -49,7 +49,7 @@ pub(super) fn train_only(
     let started = Instant::now();
     // The model of each trial may be of another size.
     check_size(prepared.config(), device)?;
-    let (folder, reasons, log) = begin(prepared, device, keys, path, Asker::Search)?;
+    let (folder, reasons, log) = begin(prepared, device, keys, path, Asker::Trial)?;
     if forgotten(path).is_some_and(|summary| summary.key == keys.training) {
         begin_again(path)?;
     }

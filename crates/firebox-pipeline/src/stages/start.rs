@@ -30,12 +30,12 @@ pub(crate) fn begin(
 ) -> Result<(RunFolder, Vec<Reason>, EventLog), PipelineError> {
     let folder = RunFolder::open(path)?;
     match by {
-        Asker::Search => folder.mark_if_new()?,
+        Asker::Search | Asker::Trial => folder.mark_if_new()?,
         Asker::User => unmark(path),
     }
     let reasons = reasons(prepared, device)?;
     // A trial that reads what somebody's run has learnt leaves it as finished as it is.
-    if !(by == Asker::Search && is_finished(path) && !is_searched(path)) {
+    if !(by == Asker::Trial && is_finished(path) && !is_searched(path)) {
         folder.unfinish()?;
         folder.begin(&begun_as(prepared, keys))?;
         folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
@@ -49,8 +49,10 @@ pub(crate) fn begin(
 pub(crate) enum Asker {
     /// Whoever keeps it.
     User,
-    /// A search, which may remove its checkpoints.
+    /// A search, which may remove its checkpoints, and measures its best one.
     Search,
+    /// A trial of a search, which wants to know what it has learnt.
+    Trial,
 }
 
 /// What the run of a pipeline is begun as.
