@@ -117,8 +117,17 @@ impl Filled {
     /// The same of some of the channels, in this order.
     #[must_use]
     pub fn select(&self, channels: &[usize]) -> Self {
-        let mut channels: Vec<_> =
-            channels.iter().map(|channel| self.runs(*channel).to_vec()).collect();
+        Self::of(channels.iter().map(|channel| self.runs(*channel).to_vec()).collect())
+    }
+
+    /// The same without some of the channels.
+    #[must_use]
+    pub fn without(self, channels: &[usize]) -> Self {
+        let left = (0..).zip(self.channels).filter(|(channel, _)| !channels.contains(channel));
+        Self::of(left.map(|(_, runs)| runs).collect())
+    }
+
+    fn of(mut channels: Vec<Vec<Range<usize>>>) -> Self {
         let used = channels.iter().rposition(|runs| !runs.is_empty()).map_or(0, |last| last + 1);
         channels.truncate(used);
         Self { channels }
@@ -180,6 +189,8 @@ mod tests {
             assert!(turned.fits(40, 2));
             assert_eq!([turned.runs(0), turned.runs(1)], [filled.runs(2), filled.runs(0)]);
             assert_eq!(filled.select(&[0, 1, 2]), filled);
+            assert_eq!(filled.clone().without(&[1]), filled.select(&[0, 2]));
+            assert_eq!(filled.clone().without(&[2, 5]), filled.select(&[0, 1]));
             let stored: Vec<String> = filled.clone().into();
             assert_eq!(Filled::try_from(stored), Ok(filled));
         }

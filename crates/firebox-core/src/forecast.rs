@@ -327,6 +327,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::{Channel, Labels, Role, Series, SplitRule, WindowRule, split};
 
     #[test]
     fn what_nobody_measured_is_no_target() {
@@ -378,8 +379,6 @@ mod tests {
             }
         }
     }
-    use crate::{Channel, Labels, Role, Series, SplitRule, WindowRule, split};
-
     /// Two channels of 200 hours: the step, and its square.
     fn set() -> Arc<SeriesSet> {
         let values = (0..200).flat_map(|step| [f64::from(step), f64::from(step * step)]);

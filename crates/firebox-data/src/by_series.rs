@@ -12,7 +12,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use firebox_core::{Channel, Filled, Key, Origin, Series, SeriesSet};
+use firebox_core::{Channel, Key, Origin, Series, SeriesSet};
 use rayon::prelude::*;
 
 use crate::fast::Stop;
@@ -256,11 +256,9 @@ impl<'a> Taken<'a> {
             pieces: work.raw.pieces.clone(),
         };
         let mut whole = mem::replace(&mut work.raw, bare);
-        let mut kept: Vec<usize> = (0..whole.columns.len()).collect();
-        take_out(&mut kept, &self.left_out.constant);
         take_out(&mut whole.columns, &self.left_out.constant);
-        let (width, filled) = (whole.columns.len(), work.filled.select(&kept));
-        work.filled = Filled::default();
+        let width = whole.columns.len();
+        let filled = mem::take(&mut work.filled).without(&self.left_out.constant);
         let series = whole.laid_out(mem::take(&mut work.segments), width);
         let series = Series { filled, ..series };
         Mended { work, series, width, usable, firsts }

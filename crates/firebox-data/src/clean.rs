@@ -226,13 +226,13 @@ pub(crate) fn drop_channels(
     constant: &[usize],
 ) -> Result<(), DataError> {
     refuse_all(channels, constant)?;
-    let kept: Vec<usize> =
-        (0..channels.len()).filter(|channel| !constant.contains(channel)).collect();
     for index in constant.iter().rev() {
         channels.remove(*index);
         works.iter_mut().for_each(|work| drop(work.raw.columns.remove(*index)));
     }
-    works.iter_mut().for_each(|work| work.filled = work.filled.select(&kept));
+    for work in works {
+        work.filled = std::mem::take(&mut work.filled).without(constant);
+    }
     Ok(())
 }
 

@@ -45,6 +45,16 @@ impl Estimate {
         }
     }
 
+    /// The same with an honest lower end where all of so many independent ones are right: a bootstrap of what is alike
+    /// throughout has an interval of width zero, which claims a certainty that nobody has.
+    #[must_use]
+    pub fn unless_all_agree(self, independent: f64, confidence: f64) -> Self {
+        match self.low == 1.0 {
+            true => Self { low: bound_when_all_agree(independent, confidence), ..self },
+            false => self,
+        }
+    }
+
     /// `84.2 % (81.0 % to 87.1 %)`, or the value alone where there is no interval.
     pub fn with_interval(&self, format: impl Fn(f64) -> String) -> String {
         let value = format(self.value);
@@ -342,17 +352,6 @@ fn mean(runs: &[Metrics]) -> Metrics {
         weighted_precision: of(Metric::WeightedPrecision),
         weighted_recall: of(Metric::WeightedRecall),
         weighted_f1: of(Metric::WeightedF1),
-    }
-}
-
-impl Estimate {
-    /// The same with an honest lower end where all of so many independent ones are right, and every resample is alike.
-    #[must_use]
-    pub fn unless_all_agree(self, independent: usize, confidence: f64) -> Self {
-        match self.low == 1.0 {
-            true => Self { low: bound_when_all_agree(independent as f64, confidence), ..self },
-            false => self,
-        }
     }
 }
 

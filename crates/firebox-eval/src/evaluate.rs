@@ -327,17 +327,12 @@ fn score(
     Score { subject, head, runs, l2, spread, metrics }
 }
 
-/// A bootstrap of windows that were all classified alike has an interval of width zero, which
-/// claims a certainty that nobody has.
+/// The same where windows were all classified alike, rightly or wrongly.
 fn honest(estimate: Estimate, metric: Metric, windows: f64, confidence: f64) -> Estimate {
-    let bound = bound_when_all_agree(windows, confidence);
-    if estimate.low == 1.0 {
-        Estimate { low: bound, ..estimate }
-    } else if estimate.high == 0.0 && metric == Metric::Accuracy {
-        Estimate { high: 1.0 - bound, ..estimate }
-    } else {
-        estimate
+    if estimate.high == 0.0 && metric == Metric::Accuracy {
+        return Estimate { high: 1.0 - bound_when_all_agree(windows, confidence), ..estimate };
     }
+    estimate.unless_all_agree(windows, confidence)
 }
 
 fn differences(

@@ -60,11 +60,14 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
     let score = evaluation.score(Subject::PreTrained, Some(Head::Logistic));
     let own = score.map(|score| score.metric(metric)).unwrap_or_default();
     let interval = percent_interval(evaluation.confidence);
+    let within = |estimate: &Estimate| {
+        estimate.ends(percent).map_or_else(String::new, |ends| format!(" ({interval} {ends})"))
+    };
     let reach = format!(
         "a linear probe on the frozen encoder reaches {} test {}{}",
         percent(own.value),
         metric.name(),
-        own.ends(percent).map_or_else(String::new, |ends| format!(" ({interval} {ends})"))
+        within(&own)
     );
     let against: Vec<&Difference> = evaluation
         .differences
@@ -97,14 +100,9 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
     };
     let stronger = stronger(evaluation);
     let reached = |other: &Score| {
-        let other_reached = other.metric(metric);
-        let ends = other_reached.ends(percent);
-        format!(
-            "nearest neighbours on {} reach {}{}",
-            baseline(other.subject),
-            percent(other_reached.value),
-            ends.map_or_else(String::new, |ends| format!(" ({interval} {ends})"))
-        )
+        let value = other.metric(metric);
+        let (subject, share) = (baseline(other.subject), percent(value.value));
+        format!("nearest neighbours on {subject} reach {share}{}", within(&value))
     };
     let also = stronger.map_or_else(String::new, |other| {
         let mut said = format!(" {}.", reached(other));
@@ -114,27 +112,31 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
         said
     });
     match (least(&lost).or_else(|| least(&open)), least(&won)) {
-        (None, Some(best)) if let Some(other) = stronger => Verdict {
-            outcome: Outcome::DoesNotBeat,
-            sentence: format!(
-                "Pre-training does not beat its baselines: {reach}, {} points above the best of the others by such a probe, {} ({interval} {} to {} points), and {}.",
-                points(best.difference.value),
-                baseline(best.baseline),
-                points(best.difference.low),
-                points(best.difference.high),
-                reached(other)
-            ),
-        },
-        (None, Some(best)) => Verdict {
-            outcome: Outcome::Beats,
-            sentence: format!(
-                "Pre-training beats its baselines: {reach}, {} points above the best of them, {} ({interval} {} to {} points).",
-                points(best.difference.value),
-                baseline(best.baseline),
-                points(best.difference.low),
-                points(best.difference.high)
-            ),
-        },
+        (None, Some(best)) => {
+            let lead = |of: &str| {
+                let Estimate { value, low, high } = best.difference;
+                let [value, low, high] = [value, low, high].map(points);
+                let name = baseline(best.baseline);
+                format!(
+                    "{value} points above the best of {of}, {name} ({interval} {low} to {high} points)"
+                )
+            };
+            let (outcome, sentence) = match stronger {
+                Some(other) => (
+                    Outcome::DoesNotBeat,
+                    format!(
+                        "Pre-training does not beat its baselines: {reach}, {}, and {}.",
+                        lead("the others by such a probe"),
+                        reached(other)
+                    ),
+                ),
+                None => (
+                    Outcome::Beats,
+                    format!("Pre-training beats its baselines: {reach}, {}.", lead("them")),
+                ),
+            };
+            Verdict { outcome, sentence }
+        }
         (Some(worst), _) => Verdict {
             outcome: Outcome::DoesNotBeat,
             sentence: format!(

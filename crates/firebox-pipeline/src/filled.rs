@@ -9,11 +9,6 @@ const MANY: f64 = 0.1;
 /// Share of the values up to which windows lose their classes by too few of them to be told of. A choice.
 const FEW: f64 = 0.001;
 
-/// How many steps were put in.
-fn steps(checks: &Checks) -> u64 {
-    checks.by_series.iter().map(|series| series.steps_filled).sum()
-}
-
 /// What is said where windows have no class because of such values.
 pub(crate) fn in_labels(labels: &Labels, set: &SeriesSet) -> Option<String> {
     if !matches!(labels, Labels::Forward { .. } | Labels::Return { .. }) {
@@ -34,7 +29,7 @@ pub(crate) fn in_labels(labels: &Labels, set: &SeriesSet) -> Option<String> {
 
 /// What is said of many steps that were put in.
 pub(crate) fn in_steps(checks: &Checks) -> Option<String> {
-    let filled = steps(checks);
+    let filled: u64 = checks.by_series.iter().map(|series| series.steps_filled).sum();
     let share = filled as f64 / checks.steps.max(1) as f64;
     (share >= MANY).then(|| {
         format!(

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use firebox_core::Key;
 use firebox_train::{CHECKPOINT_FOLDER, Checkpoint, CheckpointError, SUMMARY_FILE, Summary};
 
 use crate::error::{PipelineError, at};
@@ -21,15 +22,6 @@ pub(crate) fn forgotten(run: &Path) -> Option<Summary> {
     forgotten.then_some(summary)
 }
 
-/// What is said of a training whose checkpoint is gone.
-pub(crate) fn trained_again(run: &Path, summary: &Summary) -> String {
-    format!(
-        "the checkpoint that the training of {} ended with, {}, is not there any more (a search removes those of trials that are not among the best): it is trained again",
-        run.display(),
-        summary.selected
-    )
-}
-
 /// Lets a training that ended begin again from its start. Whoever asks for that holds the folder of the run.
 ///
 /// # Errors
@@ -45,11 +37,31 @@ pub(crate) fn begin_again(run: &Path) -> Result<(), PipelineError> {
     std::fs::remove_file(&summary).map_err(at(&summary))
 }
 
+/// Lets a training of this key begin again whose checkpoint is gone, and returns what is to be said of it. Whoever asks for that
+/// holds the folder of the run.
+///
+/// # Errors
+///
+/// As [`begin_again`].
+pub(crate) fn begin_again_if_forgotten(
+    run: &Path,
+    key: Key,
+) -> Result<Option<String>, PipelineError> {
+    let Some(summary) = forgotten(run).filter(|summary| summary.key == key) else {
+        return Ok(None);
+    };
+    begin_again(run)?;
+    Ok(Some(format!(
+        "the checkpoint that the training of {} ended with, {}, is not there any more (a search removes those of trials that are not among the best): it is trained again",
+        run.display(),
+        summary.selected
+    )))
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::collections::BTreeMap;
 
-    use firebox_core::Key;
     use firebox_train::{Counts, FileEntry, Kind, Manifest, Outcome, SaveTimes};
 
     use super::*;

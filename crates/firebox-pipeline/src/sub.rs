@@ -12,7 +12,7 @@ use firebox_train::{Data, FixedScale, Objective, TrainConfig, TrainError, Traine
 
 use crate::chain::Work;
 use crate::error::PipelineError;
-use crate::forgotten::{begin_again, forgotten, trained_again};
+use crate::forgotten::begin_again_if_forgotten;
 use crate::score::{Judge, Judged};
 use crate::stages::{Run, training};
 
@@ -112,9 +112,8 @@ impl Run<'_> {
         config: &TrainConfig,
     ) -> Result<Trained<M>, PipelineError> {
         let folder = folder(work, sub.name)?;
-        if let Some(summary) = forgotten(&folder).filter(|summary| summary.key == sub.key) {
-            begin_again(&folder)?;
-            self.listener.on(&Event::Warning { message: trained_again(&folder, &summary) });
+        if let Some(message) = begin_again_if_forgotten(&folder, sub.key)? {
+            self.listener.on(&Event::Warning { message });
         }
         let run = firebox_train::Run {
             folder: &folder,

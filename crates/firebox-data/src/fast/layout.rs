@@ -131,8 +131,7 @@ impl Short {
     /// Takes the labels from among the channels, of which there are so many without them.
     pub(super) fn part_labels(&mut self, channels: usize) {
         self.usable.truncate(channels);
-        let own: Vec<usize> = (0..channels).collect();
-        self.filled = self.filled.select(&own);
+        self.filled = std::mem::take(&mut self.filled).without(&[channels]);
         (self.values, self.labels) = apart(&self.values, channels + 1);
     }
 }

@@ -109,6 +109,7 @@ pub(super) struct Parted {
     removed: Vec<Range<usize>>,
     /// How many these are.
     gone: usize,
+    /// Values that were put in, of the steps that went on.
     put_in: Filled,
     look: Option<Look>,
     usable: Vec<Usable>,

@@ -28,11 +28,20 @@ pub struct LinearData<'a> {
 
 impl LinearData<'_> {
     /// Features of some samples, `[sample, feature]`.
-    fn rows(&self, samples: &[usize]) -> Vec<f64> {
+    fn rows(
+        &self,
+        samples: impl IntoParallelIterator<Item = usize, Iter: IndexedParallelIterator>,
+    ) -> Vec<f64> {
+        let samples = samples.into_par_iter();
         let mut rows = vec![0.0; samples.len() * self.width];
         let each = rows.par_chunks_mut(self.width.max(1)).zip(samples);
-        each.for_each(|(row, sample)| (self.features)(*sample, row));
+        each.for_each(|(row, sample)| (self.features)(sample, row));
         rows
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
+        let samples = self.samples;
+        (0..samples).step_by(CHUNK).map(move |from| from..(from + CHUNK).min(samples))
     }
 
     /// The targets of a sample, `[output]`.
@@ -81,7 +90,7 @@ impl Linear {
         let outputs = self.intercept.len();
         let weights = Matrix::new(&self.weights, outputs, self.width).transposed();
         let mut all = Vec::with_capacity(data.samples * outputs);
-        for chunk in (0..data.samples).collect::<Vec<_>>().chunks(CHUNK) {
+        for chunk in data.chunks() {
             let samples = chunk.len();
             let rows = data.rows(chunk);
             let mut out = vec![0.0; samples * outputs];
@@ -120,7 +129,11 @@ fn mean_of(data: &LinearData<'_>, output: usize) -> f64 {
 }
 
 /// Features of some samples about a mean, `[sample, feature]`.
-fn centred(data: &LinearData<'_>, samples: &[usize], mean: &[f64]) -> Vec<f64> {
+fn centred(
+    data: &LinearData<'_>,
+    samples: impl IntoParallelIterator<Item = usize, Iter: IndexedParallelIterator>,
+    mean: &[f64],
+) -> Vec<f64> {
     let mut rows = data.rows(samples);
     for row in rows.chunks_exact_mut(mean.len()) {
         row.iter_mut().zip(mean).for_each(|(value, mean)| *value -= mean);
@@ -153,28 +166,27 @@ impl Moments {
         if data.samples == 0 || width == 0 || data.targets.is_empty() {
             return None;
         }
-        let samples: Vec<usize> = (0..data.samples).collect();
         let outputs = data.targets.len() / data.samples;
         let mut mean = vec![0.0; width];
-        for chunk in samples.chunks(CHUNK) {
+        for chunk in data.chunks() {
             for row in data.rows(chunk).chunks_exact(width) {
                 mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
         }
-        mean.iter_mut().for_each(|sum| *sum /= samples.len() as f64);
+        let count = data.samples as f64;
+        mean.iter_mut().for_each(|sum| *sum /= count);
         let target_mean: Vec<f64> = (0..outputs).map(|output| mean_of(data, output)).collect();
         let (mut features, mut products) = (vec![0.0; width * width], vec![0.0; width * outputs]);
-        for chunk in samples.chunks(CHUNK) {
+        for chunk in data.chunks() {
             // What is lacking has no part in the products, as if it were the mean.
-            let targets = chunk.iter().flat_map(|sample| data.targets_of(*sample));
+            let targets = data.targets[chunk.start * outputs..chunk.end * outputs].iter();
             let targets = targets.enumerate().map(|(at, value)| match value.is_nan() {
                 true => 0.0,
                 false => f64::from(*value) - target_mean[at % outputs],
             });
             let targets: Vec<f64> = targets.collect();
-            let rows = centred(data, chunk, &mean);
+            let rows = centred(data, chunk.clone(), &mean);
             let rows = Matrix::new(&rows, chunk.len(), width);
-            let count = samples.len() as f64;
             add(rows, rows, &mut features, count);
             add(rows, Matrix::new(&targets, chunk.len(), outputs), &mut products, count);
         }
@@ -203,7 +215,7 @@ impl Moments {
             // Of what is centred about the mean of all samples, the sum over those of the output.
             let mut shift = vec![0.0; width];
             for chunk in few.chunks(CHUNK) {
-                let rows = centred(data, chunk, &self.mean);
+                let rows = centred(data, chunk.par_iter().copied(), &self.mean);
                 for row in rows.chunks_exact(width) {
                     shift.iter_mut().zip(row).for_each(|(sum, value)| *sum += sign * value / own);
                 }

@@ -287,14 +287,13 @@ impl Without {
     }
 
     fn said(&self, steps: usize) -> Option<String> {
-        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-        let more = if self.count > names.len() as u64 { ", …" } else { "" };
+        let more = if self.count > self.names.len() as u64 { ", …" } else { "" };
         (self.count > 0).then(|| {
             format!(
                 "{} of {} series have no window, and no row in the result ({}{more}): a window takes {steps} steps without a gap",
                 self.count,
                 self.all,
-                quoted(&names, NAMED)
+                quoted(&self.names, NAMED)
             )
         })
     }

@@ -62,9 +62,8 @@ pub(super) fn space(
             names.iter().any(|own| key == own || key.starts_with(&format!("{own}.")))
         };
         // What is written otherwise would be another key to the lists, and the same one to the pipeline.
-        if key.contains(|own: char| own.is_whitespace() || matches!(own, '"' | '\'')) {
-            let plain =
-                key.replace(|own: char| own.is_whitespace() || matches!(own, '"' | '\''), "");
+        let plain = key.replace(|own: char| own.is_whitespace() || matches!(own, '"' | '\''), "");
+        if plain != *key {
             return Err(wrong(
                 key,
                 &format!("its names are written without spaces and quotes\n  write `{plain}`"),

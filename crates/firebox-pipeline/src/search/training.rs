@@ -12,7 +12,7 @@ use crate::Prepared;
 use crate::chain::Work;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::forgotten::{begin_again, forgotten};
+use crate::forgotten::begin_again_if_forgotten;
 use crate::keys::Keys;
 use crate::score::WantedScores;
 use crate::shared::Shared;
@@ -50,9 +50,7 @@ pub(super) fn train_only(
     // The model of each trial may be of another size.
     check_size(prepared.config(), device)?;
     let (folder, reasons, log) = begin(prepared, device, keys, path, Asker::Trial)?;
-    if forgotten(path).is_some_and(|summary| summary.key == keys.training) {
-        begin_again(path)?;
-    }
+    begin_again_if_forgotten(path, keys.training)?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);

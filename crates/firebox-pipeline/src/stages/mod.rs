@@ -27,7 +27,7 @@ use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::feed::{effective, upload_ahead};
 use crate::folder::{Conclusion, begun, conclusion, replay, steps_whole, unmark, written_anew};
-use crate::forgotten::{begin_again, forgotten, trained_again};
+use crate::forgotten::begin_again_if_forgotten;
 use crate::kept::is_kept;
 use crate::keys::Keys;
 use crate::pools::pools;
@@ -110,10 +110,7 @@ pub(crate) fn run(
     }
     let replaced = replaced(prepared, keys, path)?;
     let (folder, reasons, log) = begin(prepared, device, keys, path, by)?;
-    let again = forgotten(path)
-        .filter(|summary| summary.key == keys.training)
-        .map(|summary| begin_again(path).map(|()| trained_again(path, &summary)));
-    let again = again.transpose()?;
+    let again = begin_again_if_forgotten(path, keys.training)?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);

@@ -336,8 +336,8 @@ fn evidence(
     };
     let has_evidence = |unit: &&Vec<usize>| unit.iter().any(|text| scored[*text].is_some());
     let independent = units.iter().filter(has_evidence).count();
-    // Where all are right, every resample is alike, and says nothing of the next text.
-    let honest = |estimate: Estimate| estimate.unless_all_agree(independent, resampling.confidence);
+    let honest =
+        |estimate: Estimate| estimate.unless_all_agree(independent as f64, resampling.confidence);
     Some(Evidence {
         own,
         independent,
