@@ -28,8 +28,8 @@ pub fn unchanging_channels(train: &TrainWindows) -> Vec<Unchanging> {
     left.into_iter().filter_map(|channel| unchanging(set, channel, steps.each())).collect()
 }
 
-/// Those of the targets, in the steps that are forecast, and of the static channels, each once. `set` is the one that the
-/// rule is of.
+/// Those of the targets, in the steps that are forecast and were measured, and of the static channels, each once. `set` is
+/// the one that the rule is of.
 ///
 /// # Panics
 /// When the windows do not lie in `set`, or a channel is not among its own.
@@ -44,7 +44,10 @@ pub fn unchanging_targets(
         let ahead = |(series, last): (usize, usize)| {
             rule.horizons.iter().map(move |horizon| (series, last + horizon))
         };
-        unchanging(set, *channel, last().flat_map(ahead))
+        // Nothing is learnt of what nobody measured.
+        let measured =
+            |(series, step): &(usize, usize)| !set.series()[*series].filled.holds(*channel, *step);
+        unchanging(set, *channel, last().flat_map(ahead).filter(measured))
     };
     let of_static = |channel: &usize| unchanging(set, *channel, last());
     let mut found: Vec<Unchanging> = rule.targets.iter().filter_map(target).collect();
@@ -127,6 +130,12 @@ mod tests {
         assert_eq!(of(80, rule(&[0, 1, 2], &[])), still());
         assert_eq!(of(80, rule(&[1], &[1, 2])), still());
         assert_eq!(of(80, rule(&[0], &[1])), still());
+        // A target of which all that changes was put in.
+        let train = parts(40, &Labels::Ahead { steps: 6 }).train;
+        let mut series = train.set().series()[0].clone();
+        series.filled.add(1, 40..100);
+        let set = SeriesSet::new(train.set().channels().to_vec(), vec![], vec![series]).unwrap();
+        assert_eq!(unchanging_targets(&rule(&[0, 1], &[]), &set, &train), still());
         // Seen by no window's end, and forecast from the last of them.
         let last = parts(80, &Labels::Ahead { steps: 6 }).train.windows().last().unwrap().steps();
         assert!(of(last.end + 5, rule(&[1], &[])).is_empty());

@@ -190,6 +190,8 @@ fn json_lines(path: &Path) -> Result<Table, DataError> {
         }
     };
     let mut table = Table { names: vec![], columns: vec![] };
+    // Some programs begin a file with the mark of its encoding.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     for (row, (number, line)) in lines.enumerate() {
         let object: Map<String, Value> = serde_json::from_str(line).map_err(|error| {

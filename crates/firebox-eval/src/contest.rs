@@ -9,7 +9,7 @@ use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
 use crate::text::{capitalised, count, list, percent, signed_points};
-use crate::verdict::{FEWEST_WINDOWS, TOO_FEW, percent_interval};
+use crate::verdict::{FEWEST_WINDOWS, TOO_FEW, conclusion, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Outcome, Predictions, Resampling, Table,
     TestScore, Together, Verdict,
@@ -250,11 +250,10 @@ impl Contest {
 
     fn all_leads(&self) -> Table {
         let row = |lead: &Lead| {
-            let said = match () {
-                () if self.independent_windows() < FEWEST_WINDOWS => TOO_FEW,
-                () if lead.difference.is_above_zero() => "better",
-                () if lead.difference.is_below_zero() => "worse",
-                () => "no difference shown",
+            // The verdict says nothing of few either.
+            let said = match self.independent_windows() {
+                few if few < FEWEST_WINDOWS => TOO_FEW,
+                enough => conclusion(enough, &lead.difference),
             };
             let points = lead.difference.with_interval(signed_points);
             vec![lead.name.clone(), lead.baseline.clone(), said.to_owned(), points]

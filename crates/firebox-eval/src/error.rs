@@ -36,7 +36,7 @@ pub enum EvalError {
     },
     /// A feature that is NaN or infinite.
     #[error(
-        "feature {feature} of {part} row {row} is {value}: the encoder has diverged; go back to an earlier checkpoint or lower the learning rate"
+        "feature {feature} of {part} row {row} is {value}, and probes learn from finite numbers alone: an encoder that gives others has diverged; go back to an earlier checkpoint or lower the learning rate"
     )]
     NotFinite {
         /// Part of the split.

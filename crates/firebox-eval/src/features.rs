@@ -57,12 +57,11 @@ impl Features {
         Cow::Owned(all)
     }
 
-    pub(crate) fn check(
-        &self,
-        part: &'static str,
-        width: usize,
-        classes: usize,
-    ) -> Result<(), EvalError> {
+    /// Checks that each row has `width` finite numbers and a label below `classes`, so that probes can take them.
+    ///
+    /// # Errors
+    /// Names `part` and the row of the first value that cannot be used.
+    pub fn check(&self, part: &'static str, width: usize, classes: usize) -> Result<(), EvalError> {
         if self.width != width || self.rows.len() != self.labels.len() * width {
             return Err(EvalError::Shape {
                 part,
@@ -126,7 +125,11 @@ pub struct Standardiser {
 
 impl Standardiser {
     /// Fits on `rows`: `[row, feature]`, `width` features each.
+    ///
+    /// # Panics
+    /// At a value that is not finite, which no probe can learn from ([`Features::check`] finds them).
     pub fn fit(rows: &[f32], width: usize) -> Self {
+        demand_finite(rows, width);
         let count = (rows.len() / width.max(1)).max(1) as f64;
         let mut mean = vec![0.0; width];
         for row in rows.chunks_exact(width.max(1)) {
@@ -156,8 +159,12 @@ impl Standardiser {
     }
 
     /// The standardised rows.
+    ///
+    /// # Panics
+    /// At a value that is not finite: a probe would answer with the first class.
     pub fn apply(&self, rows: &[f32]) -> Vec<f64> {
         let width = self.mean.len();
+        demand_finite(rows, width);
         let mut out = Vec::with_capacity(rows.len());
         for row in rows.chunks_exact(width.max(1)) {
             out.extend(
@@ -168,6 +175,16 @@ impl Standardiser {
             );
         }
         out
+    }
+}
+
+fn demand_finite(rows: &[f32], width: usize) {
+    if let Some(place) = rows.iter().position(|value| !value.is_finite()) {
+        let [row, feature] = [place / width.max(1), place % width.max(1)];
+        panic!(
+            "feature {feature} of row {row} is {}; probes take finite numbers, which `Features::check` tells of",
+            rows[place]
+        );
     }
 }
 
@@ -203,7 +220,10 @@ pub(crate) fn stratified_folds(labels: &[u32], folds: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
+    use crate::{Distance, Logistic, Neighbours, Ridge, Stop, Svm};
 
     #[test]
     fn training_columns_become_standard_and_constant_ones_vanish() {
@@ -238,5 +258,31 @@ mod tests {
         assert!(message(features(vec![0.0; 4], vec![0, 2])).contains("class 2"));
         let bad = message(features(vec![0.0, 0.0, 0.0, f32::NAN], vec![0, 1]));
         assert!(bad.contains("test row 1") && bad.contains("NaN"), "{bad}");
+    }
+
+    #[test]
+    fn probes_do_not_answer_on_what_is_no_number() {
+        let train = Features { rows: vec![0.0, 1.0, 1.0, 0.5], width: 2, labels: vec![0, 1] };
+        let mut broken = train.clone();
+        broken.rows[2] = f32::INFINITY;
+        let stop = Stop { iterations: 10, gradient: 1e-6 };
+        type Probe<'a> = (&'a str, &'a dyn Fn(&Features, &[f32]) -> Vec<u32>);
+        let probes: [Probe<'_>; 4] = [
+            ("logistic", &|train, rows| Logistic::fit(train, 2, 1.0, stop).predict(rows)),
+            ("ridge", &|train, rows| Ridge::fit(train, 2, &[1.0]).predict(rows)),
+            ("svm", &|train, rows| Svm::fit(train, 2, 1.0).predict(rows)),
+            ("neighbours", &|train, rows| {
+                Neighbours::fit(train, 2, Distance::Euclidean).predict(rows, 1)
+            }),
+        ];
+        for (name, probe) in probes {
+            assert_eq!(probe(&train, &train.rows), [0, 1], "{name}");
+            for (fitted, rows) in [(&broken, &train.rows), (&train, &vec![0.0, 0.0, f32::NAN, 0.0])]
+            {
+                let answer = catch_unwind(AssertUnwindSafe(|| probe(fitted, rows)));
+                let message = answer.unwrap_err().downcast::<String>().unwrap();
+                assert!(message.contains("feature 0 of row 1"), "{name}: {message}");
+            }
+        }
     }
 }

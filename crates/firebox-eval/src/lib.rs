@@ -120,7 +120,7 @@ pub use report::{
 };
 pub use ridge::Ridge;
 pub use svm::Svm;
-pub use text::{Decimals, number, signed};
+pub use text::{Decimals, loss, number, signed};
 pub use together::{Together, block_of_labels};
 pub use validation::ValidationProbe;
 pub use verdict::{FEWEST_WINDOWS, Outcome, Verdict, verdict};

@@ -294,7 +294,7 @@ impl Logistic {
     ///
     /// # Panics
     ///
-    /// When a label is not below `classes`, or there is no row.
+    /// When a label is not below `classes`, there is no row, or a feature is not finite, as in predictions.
     pub fn fit(train: &Features, classes: usize, l2: f64, stop: Stop) -> Self {
         assert!(!train.is_empty(), "no rows to fit to");
         LogisticProblem::new(train, classes).fit(l2, None, stop)

@@ -35,6 +35,10 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Keeps the training rows, standardised.
+    ///
+    /// # Panics
+    ///
+    /// When a feature is not finite, as in predictions.
     pub fn fit(train: &Features, classes: usize, distance: Distance) -> Self {
         let standardiser = Standardiser::fit(&train.rows, train.width);
         let (rows, squares) = prepare(&standardiser, distance, &train.rows, train.width);

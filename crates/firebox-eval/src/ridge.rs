@@ -36,7 +36,7 @@ impl Ridge {
     ///
     /// # Panics
     ///
-    /// When there is no row, or no penalty, or one that is not positive.
+    /// When there is no row, or no penalty, or one that is not positive, or a feature is not finite, as in predictions.
     pub fn fit(train: &Features, classes: usize, penalties: &[f64]) -> Self {
         assert!(!train.is_empty() && !penalties.is_empty(), "nothing to fit to");
         assert!(penalties.iter().all(|penalty| *penalty > 0.0), "penalties are positive");

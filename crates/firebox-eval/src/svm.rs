@@ -51,7 +51,7 @@ impl Svm {
     ///
     /// # Panics
     ///
-    /// When there is no row.
+    /// When there is no row, or a feature is not finite, as in predictions.
     pub fn fit(train: &Features, classes: usize, c: f64) -> Self {
         assert!(!train.is_empty(), "no rows to fit to");
         let (standardiser, rows, squares) = standardised(train);

@@ -89,6 +89,16 @@ pub fn number(value: f64, decimals: usize) -> String {
     if text.parse::<f64>() == Ok(0.0) { text.replace('-', "") } else { minus(&text) }
 }
 
+/// A loss with five decimals, `0.25000`, as it is printed line by line; one that these say too little of, or that has more
+/// than eight digits before them, as `9.57e-7`.
+pub fn loss(value: f64) -> String {
+    match value.abs() {
+        _ if !value.is_finite() => "unknown".to_owned(),
+        size if size == 0.0 || (1e-3..1e8).contains(&size) => minus(&format!("{value:.5}")),
+        _ => minus(&format!("{value:.2e}")),
+    }
+}
+
 /// With three significant digits: `0.412`, `12.3`, `1,230`, `3.1e-7`.
 pub(crate) fn significant(value: f64) -> String {
     if !value.is_finite() {
@@ -181,6 +191,14 @@ fn minus(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_are_told_with_digits_that_say_something() {
+        let told = [0.25, 12.5, f64::NAN, 0.0, 9.57e-7, -3.2e-5, 1.25e29].map(loss);
+        let expected =
+            ["0.25000", "12.50000", "unknown", "0.00000", "9.57e-7", "\u{2212}3.20e-5", "1.25e29"];
+        assert_eq!(told, expected);
+    }
 
     #[test]
     fn rounding_never_makes_an_error_perfect_or_zero_negative() {

@@ -211,14 +211,10 @@ pub(crate) fn compared(reconstruction: &Reconstruction) -> Option<String> {
     let error = "the model's error on masked steps is";
     Some(if reduction.is_above_zero() {
         format!("{error} {size} below that of the best naive fill, {fill} {range}")
-    } else if reduction.is_below_zero() && reduction.value <= -MOST_PERCENT {
-        let times = |reduction: f64| significant(1.0 - reduction);
-        format!(
-            "{error} {} times that of {fill} ({interval} {} to {})",
-            times(reduction.value),
-            times(reduction.high),
-            times(reduction.low)
-        )
+    } else if is_many_times(reduction) {
+        let Estimate { value, low, high } = times_of(reduction);
+        let [value, low, high] = [value, low, high].map(significant);
+        format!("{error} {value} times that of {fill} ({interval} {low} to {high})")
     } else if reduction.is_below_zero() {
         format!("{error} worse than that of {fill}, by {size} {range}")
     } else {
@@ -226,6 +222,29 @@ pub(crate) fn compared(reconstruction: &Reconstruction) -> Option<String> {
             "{error} not shown to be below that of {fill}: {size} {word} it {range}, an interval that includes zero"
         )
     })
+}
+
+/// Whether an error is so much larger that a reader is told how many times as large it is.
+pub(crate) fn is_many_times(reduction: &Estimate) -> bool {
+    reduction.is_below_zero() && reduction.value <= -MOST_PERCENT
+}
+
+/// How many times as large an error is whose reduction is given.
+pub(crate) fn times_of(reduction: &Estimate) -> Estimate {
+    let [value, low, high] =
+        [reduction.value, reduction.high, reduction.low].map(|reduction| 1.0 - reduction);
+    Estimate { value, low, high }
+}
+
+/// What is said of a difference from a baseline on windows that are as good as so many independent ones: a baseline
+/// that is better is told of in few, too, as the verdict does.
+pub(crate) fn conclusion(independent: usize, difference: &Estimate) -> &'static str {
+    match () {
+        () if difference.is_below_zero() && independent >= FEWEST_BLOCKS => "worse",
+        () if independent < FEWEST_WINDOWS => TOO_FEW,
+        () if difference.is_above_zero() => "better",
+        () => "no difference shown",
+    }
 }
 
 /// `95 % interval`.

@@ -259,6 +259,40 @@ fn a_gain_counts_only_where_its_interval_lies_above_zero() {
 }
 
 #[test]
+fn of_what_nobody_measured_no_conclusion_is_drawn() {
+    let (windows, width) = (600, 3);
+    let lacking = |at: usize| at % width == 1;
+    let truth: Vec<f64> = (0..windows * width)
+        .map(|at| if lacking(at) { f64::NAN } else { (at as f64 / 7.0).sin() })
+        .collect();
+    let naive = noise(3, windows * width, 1.0);
+    let said = |share: &dyn Fn(usize) -> f64, other: &[f64]| {
+        let with = |errors: &dyn Fn(usize) -> f64| -> Vec<f64> {
+            (0..truth.len()).map(|at| (at as f64 / 7.0).sin() + errors(at)).collect()
+        };
+        let forecasts = [
+            Forecasts {
+                forecaster: Forecaster::Model,
+                runs: vec![with(&|at| share(at) * other[at])],
+            },
+            Forecasts { forecaster: Forecaster::LastValue, runs: vec![with(&|at| naive[at])] },
+        ];
+        let (outputs, scales) = (outputs(width), vec![2.0; truth.len()]);
+        let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
+        let found = evaluate_forecasts(&data, &forecasts, &resampling(6)).unwrap();
+        assert_eq!((found.unmeasured(), found.unscaled()), (vec![1], vec![]));
+        forecast_verdict(&found)
+    };
+    let better = said(&|_| 0.5, &naive);
+    assert_eq!(better.outcome, Outcome::Beats);
+    insta::assert_snapshot!(better.sentence, @"The model beats the last value at every horizon that was measured: it errs 50.0 % less than the best baseline; its mean absolute error of `load` over 2 horizons is 0.401; nothing is said of `load` +2, of which no test value was measured.");
+    let equal = said(&|_| 1.0, &noise(4, windows * width, 1.0));
+    assert_eq!(equal.outcome, Outcome::DoesNotBeat);
+    let said = "no difference from the last value is shown everywhere; its";
+    assert!(equal.sentence.contains(said), "{}", equal.sentence);
+}
+
+#[test]
 fn a_baseline_that_is_better_is_told_of_in_few_windows_too() {
     let said = forecast_verdict(&measured(&[noise(4, 600, 2.0)], &noise(3, 600, 1.0), 40));
     assert_eq!(said.outcome, Outcome::DoesNotBeat);

@@ -154,10 +154,7 @@ impl Usage {
                 skipped,
                 ..
             } => {
-                // An attempt that ended before it saved anything began anew.
-                if std::mem::take(&mut self.begun) {
-                    self.forget_after(step.saturating_sub(1));
-                }
+                self.begin_at(step);
                 self.steps.push(StepTime {
                     attempt: self.attempt,
                     step,
@@ -179,6 +176,8 @@ impl Usage {
                 self.saves.push(Save { attempt: self.attempt, step, milliseconds });
             }
             &Event::LossScale { step, before, scale, .. } => {
+                // It comes before the step that it is of.
+                self.begin_at(step);
                 let lowest = self.lowest_scale.unwrap_or(f64::INFINITY);
                 self.lowest_scale = Some(lowest.min(scale));
                 if scale < before {
@@ -189,6 +188,13 @@ impl Usage {
             Event::Asked { request: Request::GoOn, .. } => self.paused = false,
             Event::Machine(sample) => self.sample(sample),
             _ => {}
+        }
+    }
+
+    /// Forgets what an attempt told that ended before it saved anything, and began anew.
+    fn begin_at(&mut self, step: u64) {
+        if std::mem::take(&mut self.begun) {
+            self.forget_after(step.saturating_sub(1));
         }
     }
 

@@ -5,7 +5,9 @@
 mod s3;
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -463,8 +465,22 @@ fn copies(
         return Ok(files.clone());
     }
     let files = fetch_until(stop, url, &run.cache, &RemoteConfig::from(run.fetch), listener)?;
+    if files.iter().any(|file| is_page(file)) {
+        let problem = "the server sent a page of HTML in place of data: it may want a login, or the address is that of a \
+                       page about the file";
+        return Err(RemoteError::Url { url: url.to_owned(), problem });
+    }
     known().push((wanted, files.clone(), Instant::now()));
     Ok(files)
+}
+
+/// Whether a file begins as a page of HTML does; no table and no array does.
+fn is_page(file: &Path) -> bool {
+    let mut begin = [0; 256];
+    let read = File::open(file).and_then(|mut file| file.read(&mut begin));
+    let begin = String::from_utf8_lossy(&begin[..read.unwrap_or(0)]).to_lowercase();
+    let begin = begin.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
+    begin.starts_with("<!doctype html") || begin.starts_with("<html")
 }
 
 #[cfg(test)]
@@ -476,6 +492,20 @@ mod tests {
     use firebox_loader::NormalisedWindows;
 
     use super::*;
+
+    #[test]
+    fn a_page_is_no_file_of_data() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |text: &str, expected: bool| {
+            let path = folder.path().join("bars.csv");
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(is_page(&path), expected, "{text}");
+        };
+        check("\u{feff}\n <!DOCTYPE HTML><title>Log in</title>", true);
+        check("<html lang=en>", true);
+        check("time,close\n1,2\n", false);
+        check("", false);
+    }
 
     #[test]
     fn windows_that_share_few_steps_are_copied_from_memory() {

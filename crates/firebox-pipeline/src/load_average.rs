@@ -34,8 +34,14 @@ pub(crate) fn other_work(
     ))
 }
 
+/// What the load average says of steps that are measured from now on, in a clause.
+pub(crate) fn noted_now() -> Option<String> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    now().and_then(|before| noted(before, threads))
+}
+
 /// What the load average of before says of steps that were measured then, in a clause.
-pub(crate) fn noted(before: f64, threads: usize) -> Option<String> {
+fn noted(before: f64, threads: usize) -> Option<String> {
     let believed = believed(before, threads)?;
     let threads = count(threads as u64, "thread");
     Some(format!("the load average was {before:.1} before, of {threads}: {believed}"))

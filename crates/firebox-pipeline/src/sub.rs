@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 
 use burn::module::Module;
 use firebox_core::{Event, Key, Listener, count};
+use firebox_eval::loss;
 use firebox_monitor::SettingKeys;
 use firebox_train::{Data, FixedScale, Objective, TrainConfig, TrainError, Trained};
 
@@ -85,7 +86,7 @@ impl Run<'_> {
         let trained = self.device.run(train)?;
         let summary = &trained.summary;
         let best = summary.best.map_or(String::new(), |best| {
-            format!(", best {of} loss {:.5} after epoch {}", best.loss, best.epoch)
+            format!(", best {of} loss {} after epoch {}", loss(best.loss), best.epoch)
         });
         let said = format!(
             "{} in {}, {} parameters, {}{best}",

@@ -8,12 +8,25 @@ use crate::pareto::{front_of_sorted, unique_sorted};
 
 /// Why there is no hypervolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("point {point} is not at or below the reference point in objective {objective}")]
-pub struct HypervolumeError {
-    /// Which point, counted from 0.
-    pub point: usize,
-    /// In which objective, counted from 0.
-    pub objective: usize,
+pub enum HypervolumeError {
+    /// A point that does not dominate the reference point.
+    #[error("point {point} is not at or below the reference point in objective {objective}")]
+    Beyond {
+        /// Which point, counted from 0.
+        point: usize,
+        /// In which objective, counted from 0.
+        objective: usize,
+    },
+    /// A point with another number of objectives.
+    #[error("point {point} has {found} objectives, the reference point {expected}")]
+    Objectives {
+        /// Which point, counted from 0.
+        point: usize,
+        /// How many it has.
+        found: usize,
+        /// How many the reference point has.
+        expected: usize,
+    },
 }
 
 /// The volume of all that some of `points` dominates and that dominates `reference`. Infinite if the
@@ -22,13 +35,17 @@ pub struct HypervolumeError {
 ///
 /// # Errors
 ///
-/// If a point is worse than the reference point in an objective, or not a number.
+/// If a point is worse than the reference point in an objective, or not a number, or has more or fewer objectives.
 pub fn hypervolume(points: &[Vec<f64>], reference: &[f64]) -> Result<f64, HypervolumeError> {
     for (point, row) in points.iter().enumerate() {
-        for (objective, limit) in reference.iter().enumerate() {
-            if !row.get(objective).is_some_and(|value| value <= limit) {
-                return Err(HypervolumeError { point, objective });
-            }
+        let (found, expected) = (row.len(), reference.len());
+        if found != expected {
+            return Err(HypervolumeError::Objectives { point, found, expected });
+        }
+        // A NaN is beyond any limit.
+        let beyond = row.iter().zip(reference).position(|(value, limit)| !(value <= limit));
+        if let Some(objective) = beyond {
+            return Err(HypervolumeError::Beyond { point, objective });
         }
     }
     let rows: Vec<_> = points.iter().map(Vec::as_slice).collect();
@@ -208,9 +225,15 @@ mod tests {
         check(
             &[[0.0, 0.0], [0.0, 2.0]],
             [1.0, 1.0],
-            Err(HypervolumeError { point: 1, objective: 1 }),
+            Err(HypervolumeError::Beyond { point: 1, objective: 1 }),
         );
-        check(&[[f64::NAN, 0.0]], [1.0, 1.0], Err(HypervolumeError { point: 0, objective: 0 }));
+        let beyond = HypervolumeError::Beyond { point: 0, objective: 0 };
+        check(&[[f64::NAN, 0.0]], [1.0, 1.0], Err(beyond));
+        for row in [vec![0.0], vec![0.0, 0.0, 0.0]] {
+            let found = row.len();
+            let unlike = HypervolumeError::Objectives { point: 0, found, expected: 2 };
+            assert_eq!(hypervolume(&[row], &[1.0, 1.0]), Err(unlike));
+        }
     }
 
     #[test]

@@ -115,6 +115,75 @@ fn a_server_that_stays_away_is_an_error_and_nothing_is_lost() {
     assert_eq!(assert_each_ended_once(&again.trials().unwrap(), 20), 1);
 }
 
+#[test]
+fn entries_of_others_on_a_server_are_neither_taken_nor_replaced() {
+    let Some(redis) = Redis::start() else { return };
+    let address = redis.address();
+    let mut server = redis::Client::open(address.as_str()).unwrap().get_connection().unwrap();
+    let mut tell = |command: &[&str]| {
+        redis::cmd(command[0]).arg(&command[1..]).query::<redis::Value>(&mut server).unwrap()
+    };
+    let begin = |name: &str, trials| {
+        let study =
+            Study::create(&open(&address), name, &[Direction::Minimize], options()).unwrap();
+        study.optimize(&Budget { trials: Some(trials), ..Budget::default() }, quick).unwrap();
+        study
+    };
+    let first = begin("first", 2);
+    // Emptied, and another study that has become longer than the first was.
+    tell(&["FLUSHDB"]);
+    let other = begin("other", 5).trials().unwrap();
+    let error = first.trials().unwrap_err().to_string();
+    assert!(error.contains("was cut or replaced"), "{error}");
+    assert!(first.optimize(&Budget { trials: Some(9), ..Budget::default() }, quick).is_err());
+    let again = Study::load(&open(&address), "other", options()).unwrap();
+    assert_eq!(again.trials().unwrap().len(), other.len());
+    // Its number went, by an eviction or a hand; or is none that counts entries.
+    let whole = tell(&["GET", ":log:0"]);
+    for change in
+        [&["DEL", ":log_number"][..], &["SET", ":log_number", "-5"], &["SET", ":log_number", "-1"]]
+    {
+        tell(change);
+        let error = Storage::redis(&address, Duration::from_secs(1)).err().unwrap().to_string();
+        assert!(error.contains("`:log_number`") && error.contains("`:log:0`"), "{error}");
+        assert_eq!(tell(&["GET", ":log:0"]), whole);
+    }
+    // Keys of these names that hold something else.
+    for key in [":log_number", ":log:0"] {
+        tell(&["FLUSHDB"]);
+        tell(&["HSET", key, "theirs", "1"]);
+        let error = Storage::redis(&address, Duration::from_secs(1)).err().unwrap().to_string();
+        assert!(error.contains("WRONGTYPE"), "{error}");
+        assert_eq!(tell(&["HGET", key, "theirs"]), redis::Value::BulkString(b"1".to_vec()));
+    }
+}
+
+#[test]
+fn a_server_that_follows_another_for_a_while_is_waited_for() {
+    let Some(redis) = Redis::start() else { return };
+    let address = redis.address();
+    let study =
+        Study::create(&open(&address), "branin", &[Direction::Minimize], options()).unwrap();
+    let mut server = redis::Client::open(address.as_str()).unwrap().get_connection().unwrap();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = nobody.local_addr().unwrap().port().to_string();
+    drop(nobody);
+    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&free).exec(&mut server).unwrap();
+    let budget = Budget { trials: Some(5), ..Budget::default() };
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| study.optimize(&budget, quick));
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(!work.is_finished());
+        redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut server).unwrap();
+        work.join().unwrap().unwrap();
+    });
+    assert_eq!(assert_each_ended_once(&study.trials().unwrap(), 5), 0);
+    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&free).exec(&mut server).unwrap();
+    let storage = Storage::redis(&address, Duration::from_secs(1)).unwrap();
+    let refused = Study::create(&storage.into(), "more", &[Direction::Minimize], options());
+    assert!(refused.err().unwrap().to_string().contains("cannot be used"));
+}
+
 /// The patience is one for all that a worker does then: its report, its trial's end, its sign of life.
 #[test]
 fn a_server_that_stays_away_is_waited_for_once_and_shortly_by_who_should_stop() {

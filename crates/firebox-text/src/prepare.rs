@@ -23,7 +23,7 @@ pub struct TokenisedText {
 /// stay.
 ///
 /// # Errors
-/// If the text cannot be split, nothing of it has a token, or its evidence has none.
+/// If the text cannot be split, nothing of it has a token, or its evidence has none or ends before it begins.
 pub fn tokenise(
     tokenizer: &Tokenizer,
     text: &str,
@@ -40,6 +40,12 @@ pub fn tokenise(
     let overlaps = |place: [usize; 2], [from, to]: [usize; 2]| place[0] < to && place[1] > from;
     let span = match span {
         None => None,
+        Some([from, to]) if from >= to => {
+            return Err(TextError::Texts(format!(
+                "the evidence of the text `{}` is from {from} to {to}; it must end after its beginning",
+                shown()
+            )));
+        }
         Some(span) => {
             let within =
                 |index: &usize| !tokens[*index].special && overlaps(tokens[*index].place, span);
@@ -101,6 +107,10 @@ mod tests {
         let shorter = tokenise(&tokenizer, text, span, 5).unwrap();
         assert_eq!((shorter.span, shorter.span_cut, shorter.cut), (None, true, 4));
         assert!(tokenise(&tokenizer, "\u{200b}", None, 8).is_err());
+        for [from, to] in [[9, 4], [6, 6]] {
+            let error = tokenise(&tokenizer, text, Some([from, to]), 64).unwrap_err().to_string();
+            assert!(error.contains(&format!("from {from} to {to}")), "{error}");
+        }
     }
 
     #[test]

@@ -5,13 +5,16 @@
 //! `average ← average + share·(weights − average)`, where the share is `1 − decay`, or `1 / (n + 1)` after
 //! `n` averaged updates if all count the same, as `torch.optim.swa_utils` computes it with
 //! `get_ema_multi_avg_fn(decay)` and `get_swa_multi_avg_fn()`. A step that changed nothing leaves the
-//! average alone.
+//! average alone. Running statistics of batch normalisations are no weights: beside the average stand those of the
+//! last update that it took, as in `AveragedModel` without `use_buffers`.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Shape, Tensor};
 use firebox_kernels::{approach, approach_on_device};
 use firebox_models::{MapParameter, map_parameters};
 use serde::{Deserialize, Serialize};
+
+use crate::groups::names_statistic;
 
 /// An average of the weights: `[train.average]`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,13 +83,16 @@ pub struct Average {
 impl Average {
     /// Takes the weights of a model after an update.
     pub fn update<M: Module>(&mut self, model: &M, config: &AverageConfig) {
-        let weights = flat_weights(model);
+        let weights = Weights::of(model);
         self.values = match self.values.is_empty() {
-            true => weights,
+            true => weights.values,
             false => {
                 let means = std::mem::take(&mut self.values);
                 let share = 1.0 - config.kept(self.count);
-                approach(means, &weights.iter().collect::<Vec<_>>(), share)
+                weights.approached(means, |means, weights, is_statistic| match is_statistic {
+                    true => weights.iter().map(|latest| (*latest).clone()).collect(),
+                    false => approach(means, weights, share),
+                })
             }
         };
         self.count += 1;
@@ -95,9 +101,17 @@ impl Average {
     /// Takes the weights of a model after a step by a share that is on the device, 0 if the step was not an update
     /// or is not averaged. There is an average already. The update is counted by whoever reads whether it was one.
     pub(crate) fn follow<M: Module>(&mut self, model: &M, share: Tensor<1>) {
-        let weights = flat_weights(model);
         let means = std::mem::take(&mut self.values);
-        self.values = approach_on_device(means, &weights.iter().collect::<Vec<_>>(), share);
+        self.values = Weights::of(model).approached(means, |means, weights, is_statistic| {
+            if !is_statistic {
+                return approach_on_device(means, weights, share.clone());
+            }
+            let stays = share.clone().equal_elem(0.0);
+            let of = |(mean, latest): (Tensor<1>, &&Tensor<1>)| {
+                (*latest).clone().mask_where(stays.clone().expand(latest.shape()), mean)
+            };
+            means.into_iter().zip(weights).map(of).collect()
+        });
     }
 
     /// The model with the averaged weights; as it is before the first update.
@@ -113,24 +127,104 @@ impl Average {
     }
 }
 
-/// Each float parameter, flattened, in no graph.
-fn flat_weights<M: Module>(model: &M) -> Vec<Tensor<1>> {
-    struct Visitor(Vec<Tensor<1>>);
-    impl ModuleVisitor for Visitor {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let value = param.base().inner();
-            let size = value.shape().num_elements();
-            self.0.push(value.reshape([size]));
-        }
+/// Each float parameter of a model, flattened, in no graph.
+#[derive(Default)]
+struct Weights {
+    values: Vec<Tensor<1>>,
+    /// Which of them are running statistics.
+    statistics: Vec<bool>,
+    /// Whether the part that is visited is one, and those around it.
+    within: Vec<bool>,
+}
+
+impl Weights {
+    fn of<M: Module>(model: &M) -> Self {
+        let mut found = Self::default();
+        model.visit(&mut found);
+        found
     }
-    let mut visitor = Visitor(vec![]);
-    model.visit(&mut visitor);
-    visitor.0
+
+    /// What `approach` makes of weights and of statistics, in their order.
+    fn approached(
+        self,
+        means: Vec<Tensor<1>>,
+        approach: impl Fn(Vec<Tensor<1>>, &[&Tensor<1>], bool) -> Vec<Tensor<1>>,
+    ) -> Vec<Tensor<1>> {
+        let mut of = [(vec![], vec![]), (vec![], vec![])];
+        for ((mean, value), is_statistic) in
+            means.into_iter().zip(&self.values).zip(&self.statistics)
+        {
+            let (means, values) = &mut of[usize::from(*is_statistic)];
+            means.push(mean);
+            values.push(value);
+        }
+        let [weights, statistics] = of;
+        let mut made =
+            [(weights, false), (statistics, true)].map(|((means, values), is_statistic)| {
+                match means.is_empty() {
+                    true => means,
+                    false => approach(means, &values, is_statistic),
+                }
+                .into_iter()
+            });
+        self.statistics.iter().filter_map(|own| made[usize::from(*own)].next()).collect()
+    }
+}
+
+impl ModuleVisitor for Weights {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.within.push(names_statistic(name));
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.within.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.base().inner();
+        let size = value.shape().num_elements();
+        self.values.push(value.reshape([size]));
+        self.statistics.push(self.within.last().copied().unwrap_or_default());
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::Device;
+    use firebox_kernels::{BatchNorm, BatchNormConfig};
+
     use super::*;
+
+    #[test]
+    fn statistics_are_the_latest_and_weights_the_mean() {
+        let device = Device::default().autodiff();
+        for equal in [true, false] {
+            let config = AverageConfig { equal, decay: 0.5, ..AverageConfig::default() };
+            let mut average = Average::default();
+            let mut model = BatchNormConfig::new(2).init(&device);
+            let moved = |mut model: BatchNorm, by: f64| {
+                let x = Tensor::<3>::from_data([[[by, 1.0], [3.0 * by, 5.0]]], &device);
+                model.forward(x);
+                model.gamma = model.gamma.map(|gamma| gamma.detach().add_scalar(by));
+                model
+            };
+            for update in 1..4 {
+                model = moved(model, f64::from(update));
+                average.update(&model, &config);
+            }
+            let numbers = |tensor: Tensor<1>| tensor.into_data().iter::<f32>().collect::<Vec<_>>();
+            let latest = [model.running_mean.value(), model.running_var.value()].map(numbers);
+            let found = average.apply(model.valid());
+            let statistics = [found.running_mean.value(), found.running_var.value()].map(numbers);
+            for (found, latest) in statistics.concat().iter().zip(latest.concat()) {
+                assert!((found - latest).abs() <= 1e-6 * latest.abs(), "{found} {latest}");
+            }
+            // 2, 4 and 7 were averaged.
+            let expected = if equal { 13.0 / 3.0 } else { 0.25 * 2.0 + 0.25 * 4.0 + 0.5 * 7.0 };
+            let gamma = numbers(found.gamma.val());
+            assert!(gamma.iter().all(|gamma| (gamma - expected).abs() < 1e-5), "{gamma:?}");
+        }
+    }
 
     #[test]
     fn shares_are_those_that_the_host_would_take_one_by_one() {

@@ -362,7 +362,7 @@ fn is_statistic(layout: &Layout) -> bool {
     names_statistic(&layout.name)
 }
 
-fn names_statistic(name: &str) -> bool {
+pub(crate) fn names_statistic(name: &str) -> bool {
     matches!(name.rsplit('.').next(), Some("running_mean" | "running_var"))
 }
 

@@ -186,6 +186,11 @@ fn main() -> ExitCode {
         _ => LogFormat::Text,
     };
     refused::tell_refused_threads(log);
+    // A run says what else it keeps.
+    #[cfg(unix)]
+    if !matches!(command, Command::Run(_)) {
+        memory::end_with(error::rendered(&anyhow::anyhow!(TOO_LITTLE_MEMORY), log) + "\n");
+    }
     let result = match command {
         Command::Run(flags) => run(&flags),
         Command::Search(flags) => search::run(&flags),
@@ -212,6 +217,12 @@ fn main() -> ExitCode {
         ExitCode::from(error::exit_code(&error))
     })
 }
+
+/// What ends any other command whose memory is refused.
+#[cfg(unix)]
+const TOO_LITTLE_MEMORY: &str = "memory was refused, and this command cannot go on with less\n  \
+     what was complete before is kept\n  \
+     give it more memory (ulimit -d and -v, its control group), or less to do at once";
 
 /// What ends a run whose memory is refused where nothing is divided.
 #[cfg(unix)]

@@ -34,8 +34,10 @@ pub(crate) fn take_little_at_a_time() {
     use std::os::unix::process::CommandExt;
     /// mimalloc's own: the least that it takes at once.
     const RESERVE: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "32MiB");
+    /// glibc's own, which libraries in C use: each thread that first asks for memory there takes 64 MiB of addresses.
+    const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
     if !firebox_pipeline::memory_limit().is_some_and(is_low)
-        || std::env::var_os(RESERVE.0).is_some()
+        || [RESERVE, ARENAS].iter().all(|(name, _)| std::env::var_os(name).is_some())
     {
         return;
     }
@@ -44,7 +46,11 @@ pub(crate) fn take_little_at_a_time() {
     let name = arguments.next().unwrap_or_default();
     let mut anew = std::process::Command::new(program);
     // Returns only if it fails; the program then goes on as it is.
-    let _ = anew.arg0(name).args(arguments).env(RESERVE.0, RESERVE.1).exec();
+    anew.arg0(name).args(arguments);
+    // What the user set stays.
+    let unset = [RESERVE, ARENAS].into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    anew.envs(unset);
+    let _ = anew.exec();
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use firebox_core::{Event, Listener, Request};
+use firebox_pipeline::loss_text;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// How events are shown.
@@ -146,11 +147,11 @@ impl Terminal {
             }
             Event::Epoch { epoch, step, train_loss, validation_loss, best, seconds } => {
                 let validation = validation_loss
-                    .map_or(String::new(), |found| format!("  validation {}", loss(found)));
+                    .map_or(String::new(), |found| format!("  validation {}", loss_text(found)));
                 let best = if *best { "  best" } else { "" };
                 self.line(&format!(
                     "  epoch {epoch:>3}  step {step:>6}  loss {}{validation}  {}{best}",
-                    loss(*train_loss),
+                    loss_text(*train_loss),
                     duration(*seconds)
                 ));
             }
@@ -224,11 +225,6 @@ impl Listener for Terminal {
     }
 }
 
-/// The mean loss of an epoch. One without a finite step has none, in the report's word.
-fn loss(mean: f64) -> String {
-    if mean.is_nan() { "unknown".to_owned() } else { format!("{mean:.5}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,7 +232,6 @@ mod tests {
     #[test]
     fn durations_read_well() {
         let texts = [0.004, 0.5, 12.3, 99.4, 150.0].map(duration);
-        assert_eq!([0.25, f64::NAN].map(loss), ["0.25000", "unknown"]);
         assert_eq!([1.234, 18.2723, 456.7].map(rate), ["1.23/s", "18.3/s", "457/s"]);
         assert_eq!(texts, ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min"]);
     }

@@ -198,11 +198,18 @@ impl ForecastEvaluation {
     /// Places of the outputs without a scale, which the mean of MASE leaves out: the training values of
     /// their targets never differ from those a season before, or no run of them is longer than a season.
     pub fn unscaled(&self) -> Vec<usize> {
-        let without = |place: &usize| {
-            let score = self.score(Forecaster::Model, Some(*place));
-            score.is_some_and(|score| score.mase.value.is_nan())
-        };
-        (0..self.outputs.len()).filter(without).collect()
+        self.places(|score| score.mase.value.is_nan() && !score.mae.value.is_nan())
+    }
+
+    /// Places of the outputs of which the test part has no measured value. Nothing is said of them, and no mean has them.
+    pub fn unmeasured(&self) -> Vec<usize> {
+        self.places(|score| score.mae.value.is_nan())
+    }
+
+    /// The outputs of which this holds of the model's score.
+    fn places(&self, holds: impl Fn(&ForecastScore) -> bool) -> Vec<usize> {
+        let found = |place: &usize| self.score(Forecaster::Model, Some(*place)).is_some_and(&holds);
+        (0..self.outputs.len()).filter(found).collect()
     }
 
     /// Whether all outputs are of one target, so that their errors have a mean in its units.
@@ -215,7 +222,7 @@ impl ForecastEvaluation {
         let (first, all) = (self.outputs.first()?, self.score(Forecaster::Model, None)?);
         let outputs = self.outputs.len();
         if !self.one_target() {
-            let of = match outputs - self.unscaled().len() {
+            let of = match outputs - self.unscaled().len() - self.unmeasured().len() {
                 scaled if scaled == outputs => outputs.to_string(),
                 scaled => format!("{scaled} of {outputs}"),
             };

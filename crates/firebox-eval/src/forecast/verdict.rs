@@ -22,21 +22,26 @@ pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
         evaluation.baselines().iter().map(|one| format!("the {}", one.name())).collect();
     // What the mean over all outputs leaves out has to be won by itself.
     let left_out = if evaluation.one_target() { vec![] } else { evaluation.unscaled() };
-    let all_left_out = left_out.len() == evaluation.outputs.len();
+    let unmeasured = evaluation.unmeasured().len();
+    let all_left_out = left_out.len() + unmeasured == evaluation.outputs.len();
     let mut counting = evaluation.gains.iter().filter(|gain| match gain.output {
         Some(place) => left_out.contains(&place),
         None => !all_left_out,
     });
     let wins = counting.all(|gain| gain.gain.is_above_zero());
     let several = evaluation.outputs.len() > 1;
+    let measured = if unmeasured == 0 { "" } else { " that was measured" };
     let (every, together) = match evaluation.one_target() {
-        true => (" at every horizon", " over all horizons together"),
-        false => (" at every target and horizon", " over all targets and horizons together"),
+        true => (format!(" at every horizon{measured}"), " over all horizons together"),
+        false => (
+            format!(" at every target and horizon{measured}"),
+            " over all targets and horizons together",
+        ),
     };
     if wins && worse.is_empty() {
         let (everywhere, but) = match (several, open.as_slice()) {
             (false, _) => ("", String::new()),
-            (true, []) => (every, String::new()),
+            (true, []) => (every.as_str(), String::new()),
             (true, open) => (together, format!(" (but {})", open.join("; "))),
         };
         let sentence = format!(
@@ -61,8 +66,21 @@ pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
 const NO_SCALE: &str =
     "training windows cover no two of its values a season apart, or these never differ";
 
-/// What its error is.
+/// What its error is, and of which outputs it says nothing.
 fn reach(evaluation: &ForecastEvaluation) -> String {
+    let names: Vec<String> =
+        evaluation.unmeasured().iter().map(|place| name(evaluation, *place)).collect();
+    match names.len() {
+        0 => error_of(evaluation),
+        _ => format!(
+            "{}; nothing is said of {}, of which no test value was measured",
+            error_of(evaluation),
+            list(&names)
+        ),
+    }
+}
+
+fn error_of(evaluation: &ForecastEvaluation) -> String {
     let first = evaluation.outputs.first();
     let score = evaluation.score(Forecaster::Model, None);
     let (Some(first), Some(score)) = (first, score) else {
@@ -71,7 +89,9 @@ fn reach(evaluation: &ForecastEvaluation) -> String {
     if evaluation.one_target() {
         let of = match evaluation.outputs.len() {
             1 => format!("{} ahead", count(first.horizon, "step")),
-            horizons => format!("over {horizons} horizons"),
+            horizons => {
+                format!("over {}", count(horizons - evaluation.unmeasured().len(), "horizon"))
+            }
         };
         match evaluation.by_scale {
             true => format!(
@@ -86,7 +106,8 @@ fn reach(evaluation: &ForecastEvaluation) -> String {
             ),
         }
     } else {
-        let (outputs, without) = (evaluation.outputs.len(), evaluation.unscaled());
+        let without = evaluation.unscaled();
+        let outputs = evaluation.outputs.len() - evaluation.unmeasured().len();
         let names: Vec<String> = without.iter().map(|place| name(evaluation, *place)).collect();
         let scaled = significant(score.mase.value);
         match outputs - without.len() {
@@ -122,6 +143,7 @@ fn said(
     so: impl Fn(&Estimate) -> bool,
 ) -> Vec<String> {
     let mut said = vec![];
+    let measured = evaluation.outputs.len() - evaluation.unmeasured().len();
     for baseline in evaluation.baselines() {
         let holds = |place: &usize| {
             evaluation.gain(baseline, Some(*place)).is_some_and(|gain| so(&gain.gain))
@@ -131,7 +153,7 @@ fn said(
         let of = match names.len() {
             0 => continue,
             1 if evaluation.outputs.len() == 1 => String::new(),
-            all if all == evaluation.outputs.len() => " everywhere".to_owned(),
+            all if all == measured => " everywhere".to_owned(),
             _ => format!(" at {}", list(&names)),
         };
         said.push(what(&baseline.name()) + &of);
@@ -147,5 +169,7 @@ fn worse(evaluation: &ForecastEvaluation) -> Vec<String> {
 /// Where it cannot be told.
 fn unclear(evaluation: &ForecastEvaluation) -> Vec<String> {
     let what = |name: &str| format!("no difference from the {name} is shown");
-    said(evaluation, what, |gain| !gain.is_above_zero() && !gain.is_below_zero())
+    let so =
+        |gain: &Estimate| !gain.value.is_nan() && !gain.is_above_zero() && !gain.is_below_zero();
+    said(evaluation, what, so)
 }

@@ -54,15 +54,25 @@ pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
     ) else {
         return nothing(chart.title);
     };
-    // A level far above every value would flatten the curve: it is then told in words only.
-    let level = chart.level.filter(|(level, _)| *level <= 3.0 * y_range[1]);
-    let y_range = level.map_or(y_range, |(level, _)| [y_range[0], y_range[1].max(level)]);
+    // A level far from every value would flatten the curve: it is then told in words only.
+    let [low, high] = y_range;
+    let is_near = |level: f64| {
+        let far_below = match chart.wide && level > 0.0 {
+            true => low / 100.0,
+            false => low - 2.0 * (high - low),
+        };
+        (far_below..=3.0 * high).contains(&level)
+    };
+    let level = chart.level.filter(|(level, _)| is_near(*level));
+    let y_range = level.map_or(y_range, |(level, _)| [low.min(level), high.max(level)]);
     let x = Scale::linear(x_range, LEFT, WIDTH - RIGHT);
     let y = match chart.wide {
         true => Scale::fitting(y_range, HEIGHT - BOTTOM, TOP),
         false => Scale::with_margin(y_range, HEIGHT - BOTTOM, TOP),
     };
-    let mut body = axes(&x, &y, chart.axis);
+    let whole = all().flat_map(|bucket| bucket.x).all(|value| value.fract() == 0.0);
+    let marks = if whole { x.whole_ticks(5) } else { x.ticks(5) };
+    let mut body = axes_with(&marks, &x, &y, chart.axis);
     if let Some((value, name)) = level {
         let at = coordinate(y.at(value));
         let _ = write!(
@@ -91,7 +101,7 @@ pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
 
 fn draw_curve(curve: &Curve<'_>, buckets: &[Bucket], x: &Scale, y: &Scale) -> String {
     let mut out = format!(r#"<g class="{}">"#, curve.class);
-    let middle = |bucket: &Bucket| x.at((bucket.x[0] + bucket.x[1]) / 2.0);
+    let middle = |bucket: &Bucket| x.at(bucket.middle());
     if buckets.iter().any(|bucket| bucket.high > bucket.low) {
         let upper = buckets.iter().map(|bucket| (middle(bucket), y.at(bucket.high)));
         let lower = buckets.iter().rev().map(|bucket| (middle(bucket), y.at(bucket.low)));
@@ -109,28 +119,46 @@ fn draw_curve(curve: &Curve<'_>, buckets: &[Bucket], x: &Scale, y: &Scale) -> St
     out
 }
 
-/// Invisible strips that tell the values below the pointer.
+/// Invisible strips, each about the points of some curve, that tell what is below the pointer.
 fn tooltips(chart: &CurveChart<'_>, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Scale) -> String {
-    let Some((_, longest)) = drawn.iter().max_by_key(|(_, buckets)| buckets.len()) else {
-        return String::new();
-    };
-    let mut out = String::from(r#"<g class="hit">"#);
-    for (place, bucket) in longest.iter().enumerate() {
-        let left = x.at(bucket.x[0]);
-        let right = longest.get(place + 1).map_or(WIDTH - RIGHT, |next| x.at(next.x[0]));
-        let mut text = format!("{} {}", chart.axis, grouped(bucket.x[0]));
-        if bucket.x[1] > bucket.x[0] {
-            let _ = write!(text, " to {}", grouped(bucket.x[1]));
+    let ends = |(_, buckets): &(_, Vec<Bucket>)| buckets.last().copied();
+    let ends: Vec<Bucket> = drawn.iter().filter_map(ends).collect();
+    let mut all: Vec<&Bucket> = drawn.iter().flat_map(|(_, buckets)| buckets).collect();
+    all.sort_by(|a, b| a.middle().total_cmp(&b.middle()));
+    // No more strips than a pointer can tell apart, but one at the end of each curve.
+    let apart = 0.9 * (WIDTH - RIGHT - LEFT) / MOST_POINTS as f64;
+    let mut places: Vec<&Bucket> = vec![];
+    for place in all {
+        let before = places.last().map(|before| x.at(place.middle()) - x.at(before.middle()));
+        if before.is_some_and(|distance| distance <= apart) {
+            if !ends.contains(place) || places.last().is_some_and(|before| before.x == place.x) {
+                continue;
+            }
+            if places.last().is_some_and(|before| !ends.contains(before)) {
+                places.pop();
+            }
         }
+        places.push(place);
+    }
+    let between = |pair: [&Bucket; 2]| (x.at(pair[0].middle()) + x.at(pair[1].middle())) / 2.0;
+    let mut out = String::from(r#"<g class="hit">"#);
+    for (place, bucket) in places.iter().enumerate() {
+        let left = place.checked_sub(1).map_or(LEFT, |before| between([places[before], bucket]));
+        let right = places.get(place + 1).map_or(WIDTH - RIGHT, |next| between([bucket, next]));
+        let mut text = format!("{} {}", chart.axis, of_steps(bucket));
         for (curve, buckets) in drawn {
-            // A curve with fewer points tells the latest one.
+            // A curve with fewer points tells the latest one, and one that has ended nothing.
+            let has_ended = buckets.last().is_none_or(|last| last.x[1] < bucket.x[0]);
             let own = buckets.iter().rev().find(|own| own.x[0] <= bucket.x[1]);
-            if let Some(own) = own {
+            if let Some(own) = own.filter(|_| !has_ended) {
                 let name = if drawn.len() > 1 { curve.name } else { chart.value };
                 let _ = write!(text, "\n{name} {}", significant(own.mean));
                 if own.high > own.low {
                     let _ =
                         write!(text, " ({} to {})", significant(own.low), significant(own.high));
+                }
+                if own.x[1] < bucket.x[0] {
+                    let _ = write!(text, ", of {}", of_steps(own));
                 }
             }
         }
@@ -145,6 +173,15 @@ fn tooltips(chart: &CurveChart<'_>, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Sca
     }
     out.push_str("</g>");
     out
+}
+
+/// `7`, or `7 to 9`.
+fn of_steps(bucket: &Bucket) -> String {
+    let [first, last] = bucket.x;
+    match last > first {
+        true => format!("{} to {}", grouped(first), grouped(last)),
+        false => grouped(first),
+    }
 }
 
 /// Both axes with grid and ticks. What the vertical one measures, the title says.
@@ -216,13 +253,10 @@ pub(super) fn interval_chart(
     let height = ROW * rows.len() as f64 + 30.0;
     let bottom = height - 24.0;
     let mut body = String::new();
-    for (value, label) in x.ticks(4) {
+    let shares = format(0.5).ends_with('%');
+    for (value, label) in if shares { x.percent_ticks(4) } else { x.ticks(4) } {
         let at = coordinate(x.at(value));
-        let label = if format(0.5).ends_with('%') {
-            crate::text::number(100.0 * value, if high - low < 0.04 { 1 } else { 0 }) + " %"
-        } else {
-            label
-        };
+        let label = if shares { label + " %" } else { label };
         let _ = write!(
             body,
             r#"<path class="grid" d="M{at} 4V{bottom}"/><text class="tick" x="{at}" y="{}" text-anchor="middle">{label}</text>"#,
@@ -303,6 +337,49 @@ pub(super) fn nothing(title: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_curve_tells_its_points_and_nothing_after_its_end() {
+        let curve = |name, last: u32| Curve {
+            name,
+            class: "c0",
+            points: (1..=last).map(|step| (f64::from(step), f64::from(1000 + step))).collect(),
+            dots: false,
+        };
+        // The longest has more points than are drawn, and a short last bucket.
+        let (few, many) = (14, 309);
+        let chart = CurveChart {
+            title: "loss",
+            axis: "step",
+            value: "loss",
+            curves: vec![curve("few", few), curve("many", many)],
+            wide: true,
+            level: None,
+        };
+        let page = curve_chart(&chart);
+        let told: Vec<&str> = page.split("<title>").skip(1).collect();
+        let of = |step: u32| {
+            let step = |text: &&&str| {
+                text.starts_with(&format!("step {step}\n"))
+                    || text.contains(&format!(" to {step}\n"))
+            };
+            told.iter().find(step).copied().unwrap_or_default()
+        };
+        assert!(of(few).contains("few 1,014"), "{page}");
+        assert!(of(many).contains("many 1,309") && !of(many).contains("few"), "{page}");
+        assert!(told.len() > 150 && told.len() < 200, "{}", told.len());
+        // Strips lie side by side.
+        let number = |text: &str, name: &str| -> f64 {
+            let from = text.split_once(name).unwrap().1;
+            from.split_once('"').unwrap().0.parse().unwrap()
+        };
+        let strips: Vec<&str> = page.split("<rect ").skip(1).collect();
+        for pair in strips.windows(2) {
+            let [left, right] = [pair[0], pair[1]].map(|one| number(one, "x=\""));
+            let width = number(pair[0], "width=\"");
+            assert!((left + width - right).abs() < 1.2, "{left} {width} {right}");
+        }
+    }
 
     #[test]
     fn a_value_without_an_interval_has_no_whisker() {

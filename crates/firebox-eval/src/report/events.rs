@@ -31,10 +31,7 @@ impl Report {
                 });
             }
             Event::Step { step, loss, learning_rate, gradient_norm, skipped, .. } => {
-                // One that ended before it saved anything began anew.
-                if std::mem::take(&mut self.begun) {
-                    self.forget_after(step.saturating_sub(1));
-                }
+                self.begin_at(*step);
                 if *skipped {
                     self.curves.skipped.push(*step);
                 } else {
@@ -48,6 +45,8 @@ impl Report {
             }
             Event::LossScale { step, before, scale, .. } => {
                 let (step, before, scale) = (*step, *before, *scale);
+                // It comes before the step that it is of.
+                self.begin_at(step);
                 self.curves.loss_scales.push(ScaleChange { step, before, scale });
             }
             Event::Epoch { epoch, step, train_loss, validation_loss, best, .. } => {
@@ -111,6 +110,13 @@ impl Report {
             }
             Some(known) => *known = stage,
             None => self.stages.push(stage),
+        }
+    }
+
+    /// Forgets what an attempt told that ended before it saved anything, and began anew.
+    fn begin_at(&mut self, step: u64) {
+        if std::mem::take(&mut self.begun) {
+            self.forget_after(step.saturating_sub(1));
         }
     }
 
@@ -196,10 +202,14 @@ mod tests {
     fn changes_of_the_loss_scale_are_told() {
         let mut report = Report::new("pretrain", "", verdict(None, None));
         assert_eq!(report.scale_line(), None);
-        for (step, before, scale, overflows) in
-            [(3, 65_536.0, 32_768.0, 1), (4, 32_768.0, 16_384.0, 2), (9, 16_384.0, 32_768.0, 2)]
+        let (run, device) = ("pretrain-0123456789ab".to_owned(), "cpu".to_owned());
+        report.record(&Event::RunStarted { run, device, resumed_at_step: None });
+        // The fall at the first step comes before the step.
+        for (at, before, scale, overflows) in
+            [(1, 65_536.0, 32_768.0, 1), (4, 32_768.0, 16_384.0, 2), (9, 16_384.0, 32_768.0, 2)]
         {
-            report.record(&Event::LossScale { step, before, scale, overflows });
+            report.record(&Event::LossScale { step: at, before, scale, overflows });
+            report.record(&step(at));
         }
         let line = "The loss scale fell 2 times, rose once, and ended at 32768.";
         assert_eq!(report.scale_line().as_deref(), Some(line));

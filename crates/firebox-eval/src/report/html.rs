@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::plot::{escape, prose};
 use super::{Report, Table, sections};
 use crate::text::{count, duration, percent, significant};
-use crate::verdict::{baseline, percent_interval};
+use crate::verdict::{baseline, is_many_times, percent_interval, times_of};
 use crate::{Estimate, Head, Outcome, Subject};
 
 /// How the footer of every page begins.
@@ -130,14 +130,25 @@ impl Report {
             _ if estimate.value >= 0.0 => ("lower", "open"),
             _ => ("higher", "open"),
         };
-        let value = format!("{} {word}", percent(estimate.value.abs()));
-        // The interval is told in the direction of the value.
-        let (low, high) = match word {
-            "lower" => (estimate.low, estimate.high),
-            _ => (-estimate.high, -estimate.low),
+        let fill = hardest.fill.name();
+        let (value, against, interval) = if is_many_times(&estimate) {
+            let times = times_of(&estimate);
+            let against = format!("that of {fill}: the error on masked steps");
+            let ends = times.ends(significant).map_or_else(String::new, |ends| {
+                format!("{}: {ends}", percent_interval(reconstruction.confidence))
+            });
+            (format!("{} times", significant(times.value)), against, ends)
+        } else {
+            // The interval is told in the direction of the value.
+            let (low, high) = match word {
+                "lower" => (estimate.low, estimate.high),
+                _ => (-estimate.high, -estimate.low),
+            };
+            let told = Estimate { low, high, ..estimate };
+            let value = format!("{} {word}", percent(estimate.value.abs()));
+            let against = format!("error on masked steps than {fill}");
+            (value, against, interval_of(&told, reconstruction.confidence))
         };
-        let interval = interval_of(&Estimate { low, high, ..estimate }, reconstruction.confidence);
-        let against = format!("error on masked steps than {}", hardest.fill.name());
         card("Reconstruction", &value, &[against, interval], tone)
     }
 
@@ -175,9 +186,9 @@ pub(super) fn card(title: &str, value: &str, notes: &[String], tone: &str) -> St
         .map(|note| format!("<p>{}</p>", prose(note)))
         .collect();
     format!(
-        "<div class=\"card {tone}\"><h3>{}</h3><p class=\"value\">{}</p>{notes}</div>\n",
-        escape(title),
-        escape(value)
+        "<div class=\"card {tone}\"><h2>{}</h2><p class=\"value\">{}</p>{notes}</div>\n",
+        prose(title),
+        prose(value)
     )
 }
 

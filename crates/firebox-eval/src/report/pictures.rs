@@ -163,10 +163,14 @@ pub(super) fn embedding(view: &EmbeddingView) -> String {
     );
     let mut legend = Vec::new();
     for (place, group) in groups.iter().enumerate().filter(|(_, group)| !group.is_empty()) {
-        let class = class_colour(place.checked_sub(1));
-        let _ = write!(body, r#"<g class="points {class}">{group}</g>"#);
-        let name = place.checked_sub(1).map_or("no label", |class| view.classes[class].as_str());
-        legend.push((name, class));
+        let class = place.checked_sub(1);
+        let colour = class_colour(class);
+        let _ = write!(body, r#"<g class="points {colour}">{group}</g>"#);
+        let shape = class.map_or(0, |class| class / COLOURS % SHAPES);
+        legend.push((
+            class.map_or("no label", |class| view.classes[class].as_str()),
+            format!("{colour} s{shape}"),
+        ));
     }
     let _ = write!(
         body,
@@ -186,12 +190,17 @@ pub(super) fn embedding(view: &EmbeddingView) -> String {
     figure(&title, [WIDTH, height], &body, &legend)
 }
 
+/// Shapes of points, which the style sheet has for their keys, too (`s0` to `s4`).
+const SHAPES: usize = 5;
+
 /// An open `<path>` element of a point; classes beyond the colours get other shapes.
 fn mark(shape: usize, x: f64, y: f64) -> String {
-    let outline = match shape % 3 {
+    let outline = match shape % SHAPES {
         0 => "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0",
         1 => "m0 -3.6l3.4 6.2h-6.8z",
-        _ => "m-2.7 -2.7h5.4v5.4h-5.4z",
+        2 => "m-2.7 -2.7h5.4v5.4h-5.4z",
+        3 => "m0 -3.8l3.8 3.8l-3.8 3.8l-3.8 -3.8z",
+        _ => "m-1.1 -3.6h2.2v2.5h2.5v2.2h-2.5v2.5h-2.2v-2.5h-2.5v-2.2h2.5z",
     };
     format!(r#"<path d="M{} {}{outline}">"#, coordinate(x), coordinate(y))
 }

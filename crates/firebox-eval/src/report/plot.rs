@@ -5,13 +5,11 @@
 use std::fmt::Write as _;
 
 /// Text for HTML and SVG, in content and in attributes with double quotes. Control characters,
-/// which neither allows, become spaces; a number stays on one line with its percent sign.
+/// which neither allows, become spaces. All else stays as it is, to be copied.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut characters = text.chars().peekable();
-    while let Some(character) = characters.next() {
+    for character in text.chars() {
         match character {
-            ' ' if characters.peek() == Some(&'%') => out.push('\u{a0}'),
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
@@ -25,15 +23,31 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// The same for running text, in which what stands between backticks is a name.
+/// A number stays on one line with its percent sign.
+fn kept_together(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for part in text.split_inclusive(" %") {
+        match part
+            .strip_suffix(" %")
+            .filter(|number| number.ends_with(|c: char| c.is_ascii_digit()))
+        {
+            Some(number) => out.extend([number, "\u{a0}%"]),
+            None => out.push_str(part),
+        }
+    }
+    out
+}
+
+/// The same for running text, in which what stands between backticks is a name, and no line ends between a number and its
+/// percent sign.
 pub(super) fn prose(text: &str) -> String {
     let escaped = escape(text);
     let parts: Vec<&str> = escaped.split('`').collect();
     if parts.len().is_multiple_of(2) {
-        return escaped;
+        return kept_together(&escaped);
     }
     let marked = |(place, part): (usize, &&str)| match place % 2 {
-        0 => (*part).to_owned(),
+        0 => kept_together(part),
         _ => format!("<code>{part}</code>"),
     };
     parts.iter().enumerate().map(marked).collect()
@@ -151,6 +165,25 @@ impl Scale {
 
     /// Values worth a mark, about `count` of them, with their labels.
     pub(super) fn ticks(&self, count: usize) -> Vec<(f64, String)> {
+        self.ticks_times(count, 1.0)
+    }
+
+    /// The same with labels in per cent, without the sign.
+    pub(super) fn percent_ticks(&self, count: usize) -> Vec<(f64, String)> {
+        self.ticks_times(count, 100.0)
+    }
+
+    /// The same of an axis of whole numbers, such as steps, between which there is nothing to mark.
+    pub(super) fn whole_ticks(&self, count: usize) -> Vec<(f64, String)> {
+        let mut all = self.ticks(count);
+        if all.iter().any(|(value, _)| value.fract().abs() > 1e-9) {
+            all.retain(|(value, _)| value.fract().abs() <= 1e-9);
+            all.iter_mut().for_each(|(value, label)| *label = tick_label(*value, 1.0));
+        }
+        all
+    }
+
+    fn ticks_times(&self, count: usize, unit: f64) -> Vec<(f64, String)> {
         if self.logarithmic {
             let decades = self.high.log10() - self.low.log10();
             let steps: &[f64] = if decades > 2.5 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -160,7 +193,7 @@ impl Scale {
                 .filter(|decade| (decade - first) % stride == 0)
                 .flat_map(|decade| steps.iter().map(move |step| step * 10f64.powi(decade)))
                 .filter(|value| (self.low * 0.999..=self.high * 1.001).contains(value))
-                .map(|value| (value, tick_label(value, value)))
+                .map(|value| (value, tick_label(unit * value, unit * value)))
                 .collect();
         }
         let step = nice_step((self.high - self.low) / count.max(1) as f64);
@@ -169,7 +202,7 @@ impl Scale {
         let marks = (last - first).clamp(0.0, 50.0) as usize;
         (0..=marks)
             .map(|place| (first + place as f64) * step)
-            .map(|value| (value, tick_label(value, step)))
+            .map(|value| (value, tick_label(unit * value, unit * step)))
             .collect()
     }
 }
@@ -188,7 +221,12 @@ fn tick_label(value: f64, step: f64) -> String {
         return "0".to_owned();
     }
     if !(1e-4..1e7).contains(&size) {
-        return format!("{value:.1e}").replace(".0e", "e").replace('-', "\u{2212}");
+        // As many digits as tell it from the next one, and one more for a step of 2.5.
+        let digits = (value.abs().log10().floor() - step.abs().log10().floor()).max(0.0) as usize;
+        let text = format!("{value:.*e}", digits.min(15) + 1);
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let mantissa = mantissa.trim_end_matches('0').trim_end_matches('.');
+        return format!("{mantissa}e{exponent}").replace('-', "\u{2212}");
     }
     if size >= 1e4 && step >= 1000.0 {
         let thousands = crate::text::number(value / 1000.0, usize::from(step % 1000.0 != 0.0));
@@ -236,6 +274,13 @@ pub(super) struct Bucket {
     pub(super) high: f64,
 }
 
+impl Bucket {
+    /// Where it is drawn.
+    pub(super) fn middle(&self) -> f64 {
+        (self.x[0] + self.x[1]) / 2.0
+    }
+}
+
 /// At most `most` buckets of about equally many consecutive points. Values that are not finite are
 /// left out; a bucket of nothing else is dropped.
 pub(super) fn buckets(points: &[(f64, f64)], most: usize) -> Vec<Bucket> {
@@ -270,6 +315,17 @@ mod tests {
         check([0.0, 250_000.0], 5, &["0", "50k", "100k", "150k", "200k", "250k"]);
         check([0.0, 0.001], 2, &["0", "0.0005", "0.0010"]);
         check([0.0, 3e-6], 3, &["0", "1e−6", "2e−6", "3e−6"]);
+        check([997e6, 1003e6], 3, &["9.98e8", "1e9", "1.002e9"]);
+        check([-5e7, 5e7], 4, &["−5e7", "−2.5e7", "0", "2.5e7", "5e7"]);
+        let shares = Scale::linear([0.91, 1.0], 0.0, 1.0).percent_ticks(4);
+        let shares: Vec<String> = shares.into_iter().map(|tick| tick.1).collect();
+        assert_eq!(shares, ["92.5", "95.0", "97.5", "100.0"]);
+        let whole = |range| -> Vec<String> {
+            let ticks = Scale::linear(range, 0.0, 1.0).whole_ticks(5);
+            ticks.into_iter().map(|tick| tick.1).collect()
+        };
+        assert_eq!(whole([0.0, 12.0]), ["0", "5", "10"]);
+        assert_eq!(whole([1.0, 3.0]), ["1", "2", "3"]);
         check([5.0, 5.0], 2, &["2.5", "5.0", "7.5"]);
         check([f64::NAN, 1.0], 2, &["0", "0.5", "1.0"]);
     }
@@ -328,6 +384,8 @@ mod tests {
     #[test]
     fn escaping_covers_markup_quotes_and_control_characters() {
         assert_eq!(escape("<a b=\"c\">&'\u{0}"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39; ");
-        assert_eq!(escape("4 % of"), "4\u{a0}% of");
+        // What is copied from a page is what was written.
+        assert_eq!(escape("humidity % 4 %"), "humidity % 4 %");
+        assert_eq!(prose("4 % of `4 %` of a % b"), "4\u{a0}% of <code>4 %</code> of a % b");
     }
 }

@@ -11,7 +11,7 @@ use crate::verdict::compared;
 use crate::{Fill, Subject};
 
 /// Classes of a confusion matrix that has room beside a chart.
-const BESIDE: usize = 5;
+const BESIDE: usize = 4;
 /// Masked windows that are drawn.
 const MOST_WINDOWS: usize = 8;
 

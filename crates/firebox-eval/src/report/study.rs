@@ -254,7 +254,14 @@ impl StudyReport {
         let ended = self.count(StudyOutcome::Complete) + self.count(StudyOutcome::Pruned);
         let pruned = self.count(StudyOutcome::Pruned);
         if pruned == 0 {
-            return card("Pruned", "none", &["Every trial ran to its end.".to_owned()], "");
+            let complete = self.count(StudyOutcome::Complete);
+            let note = match complete == self.trials.len() {
+                true => "Every trial ran to its end.".to_owned(),
+                false => {
+                    format!("{complete} of {} ran to their end.", count(self.trials.len(), "trial"))
+                }
+            };
+            return card("Pruned", "none", &[note], "");
         }
         let note = self.saved.map(|saved| {
             let share = saved.seconds / (saved.seconds + saved.spent);
@@ -284,7 +291,11 @@ impl StudyReport {
         if self.parameters.is_empty() {
             return String::new();
         }
-        let shares = if self.objectives.len() > 1 { importances(self) } else { String::new() };
+        let shares = match self.objectives.len() > 1 {
+            // One picture alone would be as wide as the page.
+            true => format!("<div class=\"half\">{}</div>\n", importances(self)),
+            false => String::new(),
+        };
         format!("{shares}{}<div class=\"grid\">{}</div>\n", parallel(self), slices(self))
     }
 
@@ -319,7 +330,7 @@ impl StudyReport {
         }
     }
 
-    /// The best trials, and after them those that failed.
+    /// The best trials, and after them those that failed. Those that were given up have no value of their own.
     fn trial_table(&self) -> Table {
         let ranked = self.ranked();
         let failed = self.trials.iter().filter(|trial| trial.outcome == StudyOutcome::Failed);
@@ -350,14 +361,20 @@ impl StudyReport {
             row
         };
         let rows: Vec<_> = shown.iter().map(row).collect();
-        let note = if ranked.len() > MOST_ROWS {
-            format!(
-                "The best {MOST_ROWS} of {} complete trials; all are in study.json.",
-                ranked.len()
-            )
-        } else {
-            String::new()
+        let best = match ranked.len() > MOST_ROWS {
+            true => format!("The best {MOST_ROWS} of {} complete trials.", ranked.len()),
+            false => String::new(),
         };
+        let left = match self.trials.len() - shown.len() {
+            0 => String::new(),
+            _ => format!(
+                "{} of {} are shown; all are in study.json.",
+                shown.len(),
+                count(self.trials.len(), "trial")
+            ),
+        };
+        let note =
+            [best, left].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
         Table { title: "Trials".to_owned(), note, columns: columns.collect(), rows }
     }
 }

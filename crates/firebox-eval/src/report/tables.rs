@@ -2,7 +2,7 @@
 
 use super::{Report, Table};
 use crate::text::{bytes, count, duration, grouped, percent, signed_points, significant};
-use crate::verdict::{FEWEST_WINDOWS, TOO_FEW, percent_interval};
+use crate::verdict::{conclusion, percent_interval};
 use crate::{Difference, Evaluation, Head, Metric, Reconstruction, Score, Subject};
 
 fn table<const N: usize>(title: &str, note: String, columns: [&str; N]) -> Table {
@@ -86,15 +86,7 @@ pub(super) fn differences(evaluation: &Evaluation) -> Table {
     out.columns.extend(metrics.iter().map(|metric| metric.name().to_owned()));
     let headline = evaluation.differences.iter().filter(|d| d.metric == metric);
     for Difference { head, baseline, difference, .. } in headline {
-        let conclusion = if evaluation.independent_windows() < FEWEST_WINDOWS {
-            TOO_FEW
-        } else if difference.is_above_zero() {
-            "better"
-        } else if difference.is_below_zero() {
-            "worse"
-        } else {
-            "no difference shown"
-        };
+        let conclusion = conclusion(evaluation.independent_windows(), difference);
         let name = match baseline {
             Subject::Majority => format!("{}, against the {}", baseline.name(), head.name()),
             _ => named(*baseline, Some(*head)),

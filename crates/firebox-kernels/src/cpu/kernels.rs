@@ -43,7 +43,9 @@ pub enum CpuKernelsError {
     },
     /// A variant whose instructions this process cannot use here.
     #[error(
-        "FIREBOX_KERNELS asks for {asked:?}, which this processor or its system cannot run; it has {available:?}"
+        "FIREBOX_KERNELS asks for `{}`, which this processor or its system cannot run; it has {}",
+        asked.name(),
+        available.iter().map(|own| format!("`{}`", own.name())).collect::<Vec<_>>().join(", ")
     )]
     Unavailable {
         /// The variant asked for.
@@ -72,6 +74,18 @@ impl CpuKernels {
     /// as f32.
     pub fn multiplies_pairs(self) -> bool {
         matches!(self, Self::Avx512Bf16 | Self::Amx)
+    }
+
+    /// Its value of `FIREBOX_KERNELS`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Composed => "composed",
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Avx512Bf16 => "avx512-bf16",
+            Self::Amx => "amx",
+        }
     }
 
     /// Those that differ in their vectors.
@@ -149,7 +163,8 @@ impl CpuKernels {
             Some("portable") => Self::Portable,
             Some("avx2") => Self::Avx2,
             Some("avx512") => Self::Avx512,
-            Some("avx512-bf16") => Self::Avx512Bf16,
+            // As it is written in settings and keys, too.
+            Some("avx512-bf16" | "avx512bf16") => Self::Avx512Bf16,
             Some("amx") => Self::Amx,
             Some(found) => return Err(CpuKernelsError::Unknown { found: found.to_owned() }),
         };
@@ -255,6 +270,14 @@ mod tests {
         let choose = |text: &str| CpuKernels::choose(Some(text.to_owned()));
         assert_eq!(choose("portable"), Ok(CpuKernels::Portable));
         assert_eq!(CpuKernels::choose(None).ok(), CpuKernels::available().last().copied());
+        for kernels in CpuKernels::available() {
+            assert_eq!(choose(kernels.name()), Ok(kernels));
+        }
+        let (asked, available) = (CpuKernels::Amx, vec![CpuKernels::Avx2, CpuKernels::Avx512Bf16]);
+        assert_eq!(
+            CpuKernelsError::Unavailable { asked, available }.to_string(),
+            "FIREBOX_KERNELS asks for `amx`, which this processor or its system cannot run; it has `avx2`, `avx512-bf16`"
+        );
         assert_eq!(
             choose("sse9").expect_err("unknown").to_string(),
             "FIREBOX_KERNELS is `sse9`; allowed are `composed`, `portable`, `avx2`, `avx512`, `avx512-bf16` and `amx`"

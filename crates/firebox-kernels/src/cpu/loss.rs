@@ -138,9 +138,11 @@ unsafe fn cross_entropy_rows_of<S: Simd>(
 /// What is known of a row's logits before their exponentials take their place.
 #[derive(Clone, Copy, Default)]
 struct Known {
-    target: f64,
     largest: f32,
-    /// With smoothing: the sum of the weights of all classes, and that of the logits by them.
+    /// The target's logit less the largest, as a difference of the two: beside a logit of 1e13, the logarithm of a sum
+    /// is lost in f64, too.
+    target: f64,
+    /// With smoothing: the sum of the weights of all classes, and that of the logits less the largest by them.
     all: f64,
     spread: f64,
 }
@@ -148,15 +150,16 @@ struct Known {
 impl Known {
     #[inline(always)]
     fn of(config: CrossEntropy<'_>, logits: &[f32], row: Row) -> Self {
+        let largest = largest(logits);
         let (all, spread) = match (config.smoothing > 0.0, config.class_weights) {
             (false, _) => (0.0, 0.0),
-            (true, None) => (logits.len() as f64, weighted_sum(logits, None)),
+            (true, None) => (logits.len() as f64, weighted_sum(logits, largest, None)),
             (true, Some(weights)) => {
-                (weighted_sum(weights, None), weighted_sum(logits, Some(weights)))
+                (weighted_sum(weights, 0.0, None), weighted_sum(logits, largest, Some(weights)))
             }
         };
-        let target = f64::from(logits[row.class as usize]);
-        Self { target, largest: largest(logits), all, spread }
+        let target = f64::from(logits[row.class as usize]) - f64::from(largest);
+        Self { largest, target, all, spread }
     }
 }
 
@@ -173,10 +176,11 @@ fn cross_entropy_row(
     sum: &mut f64,
 ) {
     let CrossEntropy { class_weights, smoothing, focal } = config;
-    let Known { target, largest, all, spread } = *known;
+    let Known { target, all, spread, .. } = *known;
     let (class, count) = (row.class as usize, logits.len() as f64);
     let class_weight = class_weights.map_or(1.0, |weights| f64::from(weights[class]));
-    let normaliser = f64::from(largest) + total.ln();
+    // Less the largest logit, as the others.
+    let normaliser = total.ln();
     let ln_p = target - normaliser;
     let own = (1.0 - smoothing) * class_weight;
     let (value, factor) = match focal > 0.0 {
@@ -216,14 +220,15 @@ fn cross_entropy_row(
     logits[class] = (without - smoothed) as f32;
 }
 
-/// The sum of some numbers by their weights, in f64.
+/// The sum of some numbers less `origin` by their weights, in f64.
 #[inline(always)]
-fn weighted_sum(values: &[f32], weights: Option<&[f32]>) -> f64 {
+fn weighted_sum(values: &[f32], origin: f32, weights: Option<&[f32]>) -> f64 {
     let (ones, mut sums) = ([1.0; BLOCK], [0.0f64; BLOCK]);
+    let origin = f64::from(origin);
     for (index, values) in values.chunks(BLOCK).enumerate() {
         let weights = weights.map_or(ones.as_slice(), |weights| &weights[index * BLOCK..]);
         for ((sum, value), weight) in sums.iter_mut().zip(values).zip(weights) {
-            *sum += f64::from(*value) * f64::from(*weight);
+            *sum += (f64::from(*value) - origin) * f64::from(*weight);
         }
     }
     sums.iter().sum()

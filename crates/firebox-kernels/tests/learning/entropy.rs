@@ -18,7 +18,9 @@ pub(crate) fn reference(
         let (x, t) = (&x[row * classes..][..classes], *target as usize);
         let share = f64::from(sample_weights[row]);
         let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let normaliser = largest + x.iter().map(|x| (x - largest).exp()).sum::<f64>().ln();
+        // Less the largest: beside 1e30 a logarithm is lost in f64, too.
+        let x: Vec<f64> = x.iter().map(|x| x - largest).collect();
+        let normaliser = x.iter().map(|x| x.exp()).sum::<f64>().ln();
         let spread: f64 = x.iter().zip(&w).map(|(x, w)| w * (normaliser - x)).sum();
         let own = (1.0 - smoothing) * w[t];
         sum += share * (own * (normaliser - x[t]) + smoothing / classes as f64 * spread);

@@ -300,6 +300,39 @@ fn distances_beyond_f32_are_infinite() {
 }
 
 #[test]
+fn logits_far_from_zero_lose_nothing_of_their_differences() {
+    for (size, classes) in [(1e13, 3), (-1e13, 17), (1e30, 5), (-3e38, 40), (3e38, 2)] {
+        let size = f64::from(size as f32);
+        // Rows of equal logits, and rows of which one is less by more than an exponential can tell.
+        let x: Vec<f64> = (0..4 * classes)
+            .map(|place| {
+                if place / classes >= 2 && place % classes == 1 {
+                    size - size.abs() * 0.1
+                } else {
+                    size
+                }
+            })
+            .map(|x| f64::from(x as f32))
+            .collect();
+        let (targets, ones) = ([0, 1, 0, -100], vec![1.0; classes]);
+        for smoothing in [0.0, 0.1] {
+            let config = CrossEntropy { label_smoothing: smoothing, ..CrossEntropy::default() };
+            let (value, gradient, _) =
+                reference(&x, classes, &targets, smoothing, &ones, &[1.0; 4]);
+            for kernels in CpuKernels::available() {
+                kernels.force(|| {
+                    let what = format!("{kernels:?} {size} {classes} {smoothing}");
+                    let loss = |x| cross_entropy(x, &targets, &config);
+                    let found = measure(tensor(&x, [4, classes]), loss);
+                    close(&what, &[found.0], &[value], 2e-6);
+                    close(&what, &found.1, &gradient, 1e-5);
+                });
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_of_classes_without_weight_teach_nothing_by_smoothing_either() {
     let config = CrossEntropy {
         class_weights: Some(&[0.0, 1.0]),

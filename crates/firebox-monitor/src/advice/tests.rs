@@ -305,7 +305,12 @@ fn a_loss_scale_that_began_too_high_is_told_where_to_begin() {
         ..settings()
     };
     let run = |overflows: &[u64], floor: f64| {
-        let (mut events, mut scale, mut falls) = (vec![], initial, 0);
+        let started = Event::RunStarted {
+            run: "pretrain-0123456789ab".to_owned(),
+            device: "cpu".to_owned(),
+            resumed_at_step: None,
+        };
+        let (mut events, mut scale, mut falls) = (vec![started], initial, 0);
         for n in 1..=150 {
             if !overflows.contains(&n) {
                 events.push(step(n, 1.0, 0.0, 1.0));

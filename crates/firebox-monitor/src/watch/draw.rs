@@ -29,22 +29,33 @@ pub(crate) fn draw(frame: &mut Frame<'_>, live: &Live, status: &str, said: &str)
     let (head, foot) = (HEAD.min(height), u16::from(height > HEAD));
     let [head, body, foot] = [head, height - head - foot, foot].map(Constraint::Length);
     let [head, body, foot] = Layout::vertical([head, body, foot]).areas(frame.area());
+    // A status that the first line has no room for, such as why a run failed, is told below as a whole.
+    let room = usize::from(frame.area().width);
+    let told = (status_line(live, status).width() > room).then_some(status);
     draw_head(frame, head, live, status);
     if body.width >= WIDE {
         let [left, right] =
             Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(body);
-        let [figures, machine, messages] =
-            Layout::vertical([Constraint::Length(8), Constraint::Length(11), Constraint::Min(0)])
-                .areas(right);
+        let machine = if told.is_some() { 4 } else { 11 };
+        let [figures, machine, messages] = Layout::vertical([
+            Constraint::Length(8),
+            Constraint::Length(machine),
+            Constraint::Min(0),
+        ])
+        .areas(right);
         draw_curves(frame, left, live);
         draw_figures(frame, figures, live);
         draw_machine(frame, machine, live);
-        draw_messages(frame, messages, live);
+        draw_messages(frame, messages, live, told);
     } else {
+        // Lines end between words, some letters early.
+        let lines = told.map_or(0, |told| {
+            1 + Span::raw(told).width().div_ceil(room.saturating_sub(12).max(1)) as u16
+        });
         let [curves, below, messages] = Layout::vertical([
             Constraint::Min(6),
             Constraint::Length(8),
-            Constraint::Length(3.min(body.height / 6)),
+            Constraint::Length((3.min(body.height / 6)).max(lines.min(body.height / 2))),
         ])
         .areas(body);
         let [figures, machine] =
@@ -52,7 +63,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, live: &Live, status: &str, said: &str)
         draw_curves(frame, curves, live);
         draw_figures(frame, figures, live);
         draw_machine(frame, machine, live);
-        draw_messages(frame, messages, live);
+        draw_messages(frame, messages, live, told);
     }
     let keys = " p pause/go on   s save now   e stop after epoch   q leave";
     let foot_line = if said.is_empty() { Line::from(keys) } else { Line::from(format!(" {said}")) };
@@ -73,24 +84,57 @@ fn bar_of(gauge: LineGauge<'_>, colour: Color) -> LineGauge<'_> {
     gauge.filled_style(Style::new().fg(colour)).unfilled_style(faint())
 }
 
-fn draw_head(frame: &mut Frame<'_>, area: Rect, live: &Live, status: &str) {
-    let line = |place: u16| match place < area.height {
-        true => Rect { y: area.y + place, height: 1, ..area },
-        false => Rect::default(),
-    };
-    let [name, device, bar, stages] = [0, 1, 2, 3].map(line);
+/// A line that ends with `…` where there is no room for all of it.
+fn fitted(line: Line<'_>, width: u16) -> Line<'_> {
+    let width = usize::from(width);
+    if line.width() <= width {
+        return line;
+    }
+    let mut room = width.saturating_sub(1);
+    let mut spans = vec![];
+    for span in line.spans {
+        let mut kept = String::new();
+        for character in span.content.chars() {
+            let wide = Span::raw(character.to_string()).width();
+            if wide > room {
+                room = 0;
+                break;
+            }
+            room -= wide;
+            kept.push(character);
+        }
+        spans.push(Span::styled(kept, span.style));
+        if room == 0 {
+            break;
+        }
+    }
+    spans.push(Span::raw("…"));
+    Line::from(spans).style(line.style)
+}
+
+/// The name of the run and how it is.
+fn status_line<'a>(live: &'a Live, status: &'a str) -> Line<'a> {
     let colour = match status {
         "finished" | "stopped early" => Color::Green,
         text if text.starts_with("running") => TRAINING,
         "paused" | "interrupted" => VALIDATION,
         _ => Color::Red,
     };
-    let line = Line::from(vec![
+    Line::from(vec![
         Span::styled(format!(" {} ", live.run), Style::new().add_modifier(Modifier::BOLD)),
-        Span::styled(status.to_owned(), Style::new().fg(colour)),
-    ]);
-    frame.render_widget(line, name);
-    frame.render_widget(Line::from(format!(" {}", live.device)).style(faint()), device);
+        Span::styled(status, Style::new().fg(colour)),
+    ])
+}
+
+fn draw_head(frame: &mut Frame<'_>, area: Rect, live: &Live, status: &str) {
+    let line = |place: u16| match place < area.height {
+        true => Rect { y: area.y + place, height: 1, ..area },
+        false => Rect::default(),
+    };
+    let [name, device, bar, stages] = [0, 1, 2, 3].map(line);
+    frame.render_widget(fitted(status_line(live, status), area.width), name);
+    let of_device = Line::from(format!(" {}", live.device)).style(faint());
+    frame.render_widget(fitted(of_device, area.width), device);
     if let Some(progress) = live.progress.as_ref().filter(|progress| progress.total > 0) {
         let ratio = (progress.done as f64 / progress.total as f64).clamp(0.0, 1.0);
         let left = match live.seconds_left() {
@@ -111,7 +155,8 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, live: &Live, status: &str) {
             false => format!("{stage} {}", duration(*seconds)),
         })
         .collect();
-    frame.render_widget(Line::from(format!(" {}", ended.join(" · "))).style(faint()), stages);
+    let ended = Line::from(format!(" {}", ended.join(" · "))).style(faint());
+    frame.render_widget(fitted(ended, area.width), stages);
 }
 
 /// At most as many points as there is room for, each the mean of those it stands for.
@@ -212,6 +257,7 @@ fn draw_figures(frame: &mut Frame<'_>, area: Rect, live: &Live) {
         let share = percent(waiting / milliseconds);
         rows.push(row("step time", format!("{} ms, data {share}", significant(milliseconds))));
     }
+    let rows: Vec<Line<'_>> = rows.into_iter().map(|row| fitted(row, area.width)).collect();
     frame.render_widget(Paragraph::new(rows).block(block("training")), area);
 }
 
@@ -263,12 +309,13 @@ fn draw_machine(frame: &mut Frame<'_>, area: Rect, live: &Live) {
         bytes(machine.disk_read),
         bytes(machine.disk_written)
     );
-    frame.render_widget(Line::from(disk), next(1));
+    frame.render_widget(fitted(Line::from(disk), inner.width), next(1));
     let faults = [("minor", machine.minor_faults), ("major", machine.major_faults)];
     let faults = faults.map(|(name, rate)| Some(format!("{} {name}", significant(rate?))));
     let faults: Vec<String> = faults.into_iter().flatten().collect();
     if !faults.is_empty() {
-        frame.render_widget(Line::from(format!(" page faults /s: {}", faults.join(", "))), next(1));
+        let faults = Line::from(format!(" page faults /s: {}", faults.join(", ")));
+        frame.render_widget(fitted(faults, inner.width), next(1));
     }
     let area = next(u16::MAX);
     if area.height > 0 {
@@ -281,17 +328,23 @@ fn draw_machine(frame: &mut Frame<'_>, area: Rect, live: &Live) {
     }
 }
 
-fn draw_messages(frame: &mut Frame<'_>, area: Rect, live: &Live) {
+/// The newest warnings; before them `status`, if that is to be told as a whole.
+fn draw_messages(frame: &mut Frame<'_>, area: Rect, live: &Live, status: Option<&str>) {
     if area.height < 2 {
         return;
     }
-    let (title, lines): (&str, Vec<Line<'_>>) = match &live.warnings[..] {
-        [] => ("warnings", vec![Line::from(" none").style(faint())]),
-        all => {
-            let newest = all.iter().rev().take(usize::from(area.height));
-            ("warnings", newest.map(|text| Line::from(format!(" {text}"))).collect())
-        }
+    let newest = live.warnings.iter().rev().take(usize::from(area.height));
+    let newest = newest.map(|text| Line::from(format!(" {text}")));
+    let status =
+        status.map(|status| Line::from(format!(" {status}")).style(Style::new().fg(Color::Red)));
+    let (title, mut lines) = match status {
+        Some(status) => ("how it ended, and warnings", vec![status]),
+        None => ("warnings", vec![]),
     };
+    lines.extend(newest);
+    if lines.is_empty() {
+        lines.push(Line::from(" none").style(faint()));
+    }
     let text = Paragraph::new(lines).wrap(Wrap { trim: false }).block(block(title));
     frame.render_widget(text, area);
 }
@@ -380,6 +433,27 @@ mod tests {
                 assert!(screen.contains(part), "`{part}` is missing at {width}\n{screen}");
             }
         }
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_told_elsewhere_or_marked() {
+        let mut live = live();
+        let reason =
+            format!("{}lower its twentieth", "the gradients are not finite, so ".repeat(4));
+        let run = "pretrain-0123456789ab".to_owned();
+        let ended = Event::RunFinished { run, outcome: format!("failed: {reason}"), seconds: 1.0 };
+        let mut value = serde_json::to_value(ended).unwrap();
+        value["time"] = 1000.into();
+        live.line(&value.to_string());
+        for (width, height) in [(80, 24), (100, 40), (130, 30), (130, 24)] {
+            let screen = screen(&live, width, height);
+            let first = screen.lines().next().unwrap();
+            assert!(first.contains('…'), "{screen}");
+            assert!(screen.contains("twentieth"), "{screen}");
+        }
+        let line = fitted(Line::from("数据 12.34"), 6);
+        assert_eq!(line.to_string(), "数据 …");
+        assert_eq!(fitted(Line::from("12.34"), 5).to_string(), "12.34");
     }
 
     #[test]

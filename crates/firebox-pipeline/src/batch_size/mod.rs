@@ -26,6 +26,7 @@ use crate::cached::{cached, cached_if};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::limits::Limits;
+use crate::load_average;
 use crate::precision::device_class;
 use crate::step::{of_step, step_text};
 use crate::{Kind, PipelineConfig};
@@ -81,14 +82,24 @@ pub(crate) fn choose_cached(
         .field("version", env!("CARGO_PKG_VERSION"))
         .field("device", device.description.as_str())
         .field("arithmetic", device.arithmetic()?)
+        .field("threads", rayon::current_num_threads().to_le_bytes())
         .field("precision", config.run.precision.to_string())
         .field("model", step_text(config, 0))
         .finish();
     let fits = |found: &Found| found.bytes <= room;
     let (found, reused) = cached_if(&config.run.cache.join(BUCKET), &key, fits, || {
         begin(config, device)?;
+        let noted = load_average::noted_now();
         let guess = Guess { class: &class.name, size: class.batch_size };
-        choose(room, epoch.most(), guess, what, |size| take(config, size, device))
+        let found = choose(room, epoch.most(), guess, what, |size| take(config, size, device))?;
+        Ok(match noted {
+            None => found,
+            Some(noted) => {
+                let entry = config.run.cache.join(BUCKET).join(format!("{key}.json"));
+                let anew = format!("; {noted} (remove `{}` to measure anew)", entry.display());
+                found.noted(&anew)
+            }
+        })
     })?;
     Ok((found.within(epoch), reused))
 }

@@ -45,6 +45,11 @@ pub(super) struct Found {
 }
 
 impl Found {
+    /// The same with something said of how it was measured.
+    pub(super) fn noted(self, noted: &str) -> Self {
+        Self { guess: self.guess + noted, ..self }
+    }
+
     /// The same for an epoch, whose [`most`](Epoch::most) bounded the search.
     pub(super) fn within(self, epoch: Epoch) -> Chosen {
         let Self { size, measured, guess, .. } = self;

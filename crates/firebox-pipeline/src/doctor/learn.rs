@@ -156,7 +156,10 @@ impl Learning {
         }
         let [own, in_f32] = [self.learnt(), self.learnt_in_f32()];
         if in_f32 >= LEARNT && own < NOTHING * in_f32 {
-            return Verdict::Nothing;
+            // Where f32 with the same draws learnt nothing either, it was them.
+            let alike = 1.0 - self.last_f32 / self.first;
+            let decides = alike >= LEARNT && own < NOTHING * alike;
+            return if decides { Verdict::Nothing } else { Verdict::Unknown };
         }
         let bound = BOUND + 2.0 * self.error;
         if self.difference > bound && self.above > self.chance {
@@ -331,5 +334,8 @@ mod tests {
         assert!(still.above < still.chance, "{still:?}");
         assert_eq!(still.verdict(), Verdict::Nothing);
         assert_eq!(learnt(&falling_to(1.0), &base).verdict(), Verdict::Unknown);
+        // Where f32 with the same draws learns nothing, it is not the type.
+        let unlucky = [4.0, 0.2, 0.3].map(falling_to);
+        assert_eq!(learnt(&falling_to(4.0), &unlucky).verdict(), Verdict::Unknown);
     }
 }

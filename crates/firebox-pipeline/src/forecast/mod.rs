@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Augmentation, Calendar, Event, Key, Labels, SplitRule, Stream, count};
-use firebox_eval::{ForecastEvaluation, TestScore};
+use firebox_eval::{ForecastEvaluation, TestScore, loss};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
 use firebox_models::{StackedLstm, StackedLstmConfig, read_parameters};
@@ -389,7 +389,7 @@ impl Run<'_> {
             let trained =
                 self.train_sub(work, &sub, model, &parts.objective, parts.data(), &config)?;
             let best = trained.summary.best.map_or(String::new(), |best| {
-                format!("best loss {:.5} after epoch {}", best.loss, best.epoch)
+                format!("best loss {} after epoch {}", loss(best.loss), best.epoch)
             });
             Ok((trained, false, best))
         })

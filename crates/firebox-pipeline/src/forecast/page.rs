@@ -20,6 +20,8 @@ use crate::stages::Run;
 const SHOWN_HORIZONS: usize = 3;
 /// Steps that are drawn of the first series: four days of hours.
 const SHOWN_STEPS: usize = 96;
+/// Targets whose forecasts are drawn.
+const SHOWN_TARGETS: usize = 4;
 
 /// What this kind of run has to say.
 pub(super) fn report(
@@ -311,15 +313,20 @@ fn shown(sequences: &Sequences, measured: &Measured) -> Part {
         .map(|(at, window)| (at, f64::from(window.start - first)))
         .take_while(|(_, step)| *step < SHOWN_STEPS as f64)
         .collect();
-    let horizons = rule.horizons.len();
-    let places = match horizons {
-        0..=SHOWN_HORIZONS => (0..horizons).collect(),
-        _ => vec![0, horizons / 2, horizons - 1],
+    let (horizons, targets) = (rule.horizons.len(), rule.targets.len());
+    // Of several targets the nearest and the farthest horizon, so that there are not more pictures than anybody looks at.
+    let places = match (targets, horizons) {
+        (1, 0..=SHOWN_HORIZONS) => (0..horizons).collect(),
+        (1, _) => vec![0, horizons / 2, horizons - 1],
+        (_, 1) => vec![0],
+        _ => vec![0, horizons - 1],
     };
-    let names = &set.channels()[rule.targets[0]].name;
-    let chart = |place: &usize| {
-        let horizon = rule.horizons[*place];
-        let output = place * rule.targets.len();
+    let drawn_targets = targets.min(SHOWN_TARGETS);
+    let of_target = |target: usize| places.iter().map(move |place| (target, *place));
+    let chart = |(target, place): (usize, usize)| {
+        let names = &set.channels()[rule.targets[target]].name;
+        let horizon = rule.horizons[place];
+        let output = place * targets + target;
         let line = |name: String, values: &[f64]| {
             let point =
                 |(at, step): &(usize, f64)| (step + horizon as f64, values[at * outputs + output]);
@@ -339,12 +346,16 @@ fn shown(sequences: &Sequences, measured: &Measured) -> Part {
             lines,
         }
     };
+    let of_all = match targets > drawn_targets {
+        true => format!(" The first {drawn_targets} of {targets} targets are drawn."),
+        false => String::new(),
+    };
     let lead = format!(
-        "The first {} test windows of `{}`: each point is the forecast that was made so many steps before.",
+        "The first {} test windows of `{}`: each point is the forecast that was made so many steps before.{of_all}",
         drawn.len(),
         set.series()[series as usize].name
     );
-    let charts = places.iter().map(chart).collect();
+    let charts = (0..drawn_targets).flat_map(of_target).map(chart).collect();
     Part { title: "Forecasts and truth".to_owned(), lead, charts, tables: vec![] }
 }
 

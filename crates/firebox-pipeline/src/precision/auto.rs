@@ -196,11 +196,11 @@ where
         .finish();
     let measure = || {
         let (what, time) = begin()?;
-        let before = load_average::now();
+        let noted = load_average::noted_now();
         let mut choice = choose(candidates, device, &what, time)?;
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        if let Some(noted) = before.and_then(|before| load_average::noted(before, threads)) {
-            choice.reason += &format!("; {noted}");
+        if let Some(noted) = noted {
+            let entry = cache.join(BUCKET).join(format!("{key}.json"));
+            choice.reason += &format!("; {noted} (remove `{}` to measure anew)", entry.display());
         }
         Ok(choice)
     };

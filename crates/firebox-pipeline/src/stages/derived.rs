@@ -36,8 +36,10 @@ pub(super) fn reasons(
         reasons.push(reason("train.loss_scale", value, "f16 needs it: small gradients vanish"));
     }
     if let Some(kernels) = device.cpu_kernels()? {
-        let why =
-            "the fastest LSTM kernels that this processor runs, or what FIREBOX_KERNELS asks for";
+        let why = match std::env::var_os("FIREBOX_KERNELS").filter(|asked| !asked.is_empty()) {
+            Some(_) => "the LSTM kernels that FIREBOX_KERNELS asks for",
+            None => "the fastest LSTM kernels that this processor runs",
+        };
         reasons.push(reason("kernels", kernels, why));
     }
     Ok(reasons)

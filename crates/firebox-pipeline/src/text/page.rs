@@ -91,14 +91,19 @@ fn labels(corpus: &Corpus, measured: &Measured) -> Part {
         row.push(format!("{:.3}", measured.thresholds[place]));
         row
     };
+    let others: Vec<String> = measured.methods[1..]
+        .iter()
+        .map(|method| format!("{}: {:.1} %", method.name, 100.0 * method.scores.exact))
+        .collect();
     Part {
         title: "Labels".to_owned(),
         lead: format!(
             "On {}. F1 is the harmonic mean of precision and recall of a label; macro is its \
              mean over the labels, micro that of all cells together. All labels of a text are right in \
-             {:.1} % of the texts.",
+             {:.1} % of the texts ({}).",
             count(measured.texts as u64, "test text"),
-            100.0 * measured.methods[0].scores.exact
+            100.0 * measured.methods[0].scores.exact,
+            others.join(", ")
         ),
         charts: vec![
             chart("Macro F1", rows(&|place| measured.methods[place].macro_f1)),

@@ -17,7 +17,7 @@ const BATCH: usize = 64;
 /// into; each part gives the largest number of each channel of the encoding.
 pub(super) fn features<E: Encoder>(
     encoder: &E,
-    source: Arc<dyn Source>,
+    (part, source): (&'static str, Arc<dyn Source>),
     levels: &[usize],
     device: &Device,
 ) -> Result<Features, PipelineError> {
@@ -37,6 +37,7 @@ pub(super) fn features<E: Encoder>(
         }
         out.labels.extend(batch.labels.into_iter().map(Option::unwrap_or_default));
     }
+    out.check(part, out.width, usize::MAX)?;
     Ok(out)
 }
 
@@ -69,7 +70,12 @@ fn pyramid(steps: &[f32], width: usize, levels: &[usize], out: &mut Vec<f32>) {
             let begin = out.len();
             out.extend_from_slice(&steps[first * width..(first + 1) * width]);
             for row in steps[(first + 1) * width..end * width].chunks_exact(width) {
-                out[begin..].iter_mut().zip(row).for_each(|(top, value)| *top = top.max(*value));
+                for (top, value) in out[begin..].iter_mut().zip(row) {
+                    // A NaN stays, to be refused.
+                    if *value > *top || value.is_nan() {
+                        *top = *value;
+                    }
+                }
             }
         }
     }
@@ -89,6 +95,7 @@ mod tests {
         assert_eq!(of(&[1.0, 5.0, 2.0, 3.0], &[1, 2, 4]), [5.0, 5.0, 3.0, 1.0, 5.0, 2.0, 3.0]);
         assert_eq!(of(&[4.0, 7.0], &[3]), [4.0, 4.0, 7.0]);
         assert_eq!(of(&[], &[1, 2]), [0.0; 3]);
+        assert!(of(&[1.0, f32::NAN, 2.0, 3.0], &[1, 2])[..2].iter().all(|top| top.is_nan()));
         let mut wide = vec![];
         pyramid(&[1.0, 9.0, 3.0, 2.0], 2, &[1], &mut wide);
         assert_eq!(wide, [3.0, 9.0]);

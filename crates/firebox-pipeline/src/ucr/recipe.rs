@@ -119,10 +119,10 @@ impl Job<'_> {
         encoder: &DilatedEncoder,
         set: &Set,
     ) -> Result<(Features, Features), PipelineError> {
-        let of = |source: Arc<dyn Source>| {
-            features(encoder, source, &self.config.levels, &self.device.device)
+        let of = |part, source: Arc<dyn Source>| {
+            features(encoder, (part, source), &self.config.levels, &self.device.device)
         };
-        Ok((of(set.train.clone())?, of(set.test.clone())?))
+        Ok((of("training", set.train.clone())?, of("test", set.test.clone())?))
     }
 
     /// Predictions for the test file by fixed kernels, and shares of the classes.
@@ -136,13 +136,15 @@ impl Job<'_> {
         let (test, test_labels) = raw(set.test.as_ref())?;
         let stream = Stream::new(seed, "kernels");
         let kernels = RandomKernels::fit(&train, set.channels, self.config.kernels, stream);
-        let of = |windows: &[Vec<f32>], labels| Features {
-            rows: kernels.features(windows),
-            width: kernels.width(),
-            labels,
+        let of = |part, windows: &[Vec<f32>], labels| {
+            let (rows, width) = (kernels.features(windows), kernels.width());
+            let of = Features { rows, width, labels };
+            of.check(part, width, classes)?;
+            Ok::<_, PipelineError>(of)
         };
-        let fitted = Ridge::fit(&of(&train, train_labels), classes, &self.config.ridge);
-        let test = of(&test, test_labels);
+        let train = of("training", &train, train_labels)?;
+        let fitted = Ridge::fit(&train, classes, &self.config.ridge);
+        let test = of("test", &test, test_labels)?;
         Ok((fitted.predict(&test.rows), fitted.shares(&test.rows)))
     }
 

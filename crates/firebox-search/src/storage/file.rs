@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use super::backend::{Backend, Batch};
+use super::backend::{Backend, Batch, Seen};
 use super::error::{StorageError, file};
 use super::lock::{FileLock, Held, JournalLock};
 
@@ -18,6 +18,7 @@ pub(super) struct FileBackend {
     /// Bytes and lines that were applied.
     bytes: u64,
     lines: u64,
+    seen: Seen,
 }
 
 impl FileBackend {
@@ -43,27 +44,33 @@ impl FileBackend {
         }
         let path = path.canonicalize().map_err(file("find", path))?;
         let lock = FileLock::new(&path, lock, grace);
-        Ok(Self { path, lock, held: None, bytes: 0, lines: 0 })
+        Ok(Self { path, lock, held: None, bytes: 0, lines: 0, seen: Seen::default() })
     }
 
-    fn read_from(&self, start: u64) -> Result<Vec<u8>, StorageError> {
+    /// What follows the lines that were applied, of which the last is still there.
+    fn rest(&self) -> Result<Vec<u8>, StorageError> {
+        let cut = || StorageError::Cut { journal: self.path.display().to_string() };
         let mut journal = File::open(&self.path).map_err(file("read", &self.path))?;
         let length = journal.metadata().map_err(file("read", &self.path))?.len();
-        if length < start {
-            return Err(StorageError::Cut { journal: self.path.display().to_string() });
+        if length < self.bytes {
+            return Err(cut());
         }
+        let own = self.seen.length();
         let mut bytes = vec![];
-        if length > start {
-            journal.seek(SeekFrom::Start(start)).map_err(file("read", &self.path))?;
-            journal.read_to_end(&mut bytes).map_err(file("read", &self.path))?;
+        journal.seek(SeekFrom::Start(self.bytes - own)).map_err(file("read", &self.path))?;
+        journal.read_to_end(&mut bytes).map_err(file("read", &self.path))?;
+        let own = own as usize;
+        if !bytes.get(..own).is_some_and(|last| self.seen.is_last(last)) {
+            return Err(cut());
         }
+        bytes.drain(..own);
         Ok(bytes)
     }
 
     /// Puts the end right, which a writer that was killed or a full disk left unfinished: half an
     /// entry, which nobody was told is stored, is taken away; a whole one gets its end.
     fn mend(&self) -> Result<(), StorageError> {
-        let bytes = self.read_from(self.bytes)?;
+        let bytes = self.rest()?;
         let tail = bytes.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         if tail.is_empty() {
             return Ok(());
@@ -121,10 +128,12 @@ impl Backend for FileBackend {
     }
 
     fn read(&mut self) -> Result<Batch, StorageError> {
-        let mut bytes = self.read_from(self.bytes)?;
+        let mut bytes = self.rest()?;
         // The last line may still be in the making.
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         bytes.truncate(whole);
+        self.seen.begin();
+        bytes.split_inclusive(|byte| *byte == b'\n').for_each(|line| self.seen.read(line));
         String::from_utf8(bytes).map_err(|error| {
             let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = self.lines + good.iter().filter(|byte| **byte == b'\n').count() as u64;
@@ -143,6 +152,7 @@ impl Backend for FileBackend {
     fn advance(&mut self, entries: u64, bytes: u64) {
         self.lines += entries;
         self.bytes += bytes;
+        self.seen.advance(entries);
     }
 
     fn commit(&mut self, lines: &[String], last: bool) -> Result<bool, StorageError> {

@@ -20,7 +20,7 @@ pub(crate) mod time;
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::Backend;
@@ -96,7 +96,7 @@ impl Storage {
         let journal = Journal { backend, replay: Replay::default(), worker };
         let secret = address.clone();
         let storage = Self { address, secret, journal: Mutex::new(journal) };
-        storage.view(|_| ())?;
+        storage.view(&Arc::default(), |_| ())?;
         Ok(storage)
     }
 
@@ -121,17 +121,26 @@ impl Storage {
     ///
     /// As [`Storage::open`].
     pub fn studies(&self) -> Result<Vec<String>, StorageError> {
-        self.view(|replay| replay.studies().map(|(_, study)| study.name.clone()).collect())
+        self.view(&Arc::default(), |replay| {
+            replay.studies().map(|(_, study)| study.name.clone()).collect()
+        })
     }
 
-    /// Waits for no other process any more, but shortly, once `stop` is true.
-    pub(crate) fn stop_with(&self, stop: &Arc<AtomicBool>) {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner).backend.stop_with(stop);
+    /// The journal for one who waits for no other process any more, but shortly, once `stop` is true. Several studies
+    /// may share it, each with a stop of its own; a thread that has it may keep the others waiting meanwhile.
+    fn journal(&self, stop: &Arc<AtomicBool>) -> MutexGuard<'_, Journal> {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        journal.backend.stop_with(stop);
+        journal
     }
 
     /// Reads what is new, and looks at all of it.
-    pub(crate) fn view<T>(&self, look: impl FnOnce(&Replay) -> T) -> Result<T, StorageError> {
-        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn view<T>(
+        &self,
+        stop: &Arc<AtomicBool>,
+        look: impl FnOnce(&Replay) -> T,
+    ) -> Result<T, StorageError> {
+        let mut journal = self.journal(stop);
         journal.read()?;
         Ok(look(&journal.replay))
     }
@@ -147,9 +156,10 @@ impl Storage {
     /// earlier answer is forgotten.
     pub(crate) fn change<T, E: From<StorageError>>(
         &self,
+        stop: &Arc<AtomicBool>,
         mut decide: impl FnMut(&Replay) -> Result<(Vec<Operation>, T), E>,
     ) -> Result<T, E> {
-        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut journal = self.journal(stop);
         loop {
             if let Some(result) = journal.try_change(&mut decide)? {
                 return Ok(result);

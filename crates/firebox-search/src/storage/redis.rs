@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, RedisError, RedisResult};
 
-use super::backend::{Backend, Batch};
+use super::backend::{Backend, Batch, Seen};
 use super::error::StorageError;
 
 /// How long a server that does not answer is tried.
@@ -22,6 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a worker that was asked to stop keeps trying.
 const STOPPED_PATIENCE: Duration = Duration::from_secs(3);
+/// Pause before a server that only follows another is asked to store again.
+const READ_ONLY_PAUSE: Duration = Duration::from_millis(200);
 /// Entries that are asked for at once.
 const CHUNK: u64 = 1000;
 
@@ -40,6 +42,9 @@ pub(super) struct RedisBackend {
     /// Whether the number of the last entry is watched since the change began.
     watching: bool,
     applied: u64,
+    seen: Seen,
+    /// When the server first and last said that it stores nothing, as one does that follows another.
+    refusing: Option<[Instant; 2]>,
 }
 
 impl RedisBackend {
@@ -67,6 +72,8 @@ impl RedisBackend {
             connection: None,
             watching: false,
             applied: 0,
+            seen: Seen::default(),
+            refusing: None,
         })
     }
 
@@ -76,6 +83,22 @@ impl RedisBackend {
 
     fn last(&self) -> String {
         format!("{}:log_number", self.prefix)
+    }
+
+    /// Entries without a number of the last of them, which an eviction may have taken, or which are another program's: what
+    /// was stored would take their place.
+    fn without_number(&self, number: Option<i64>, is_begun: bool) -> StorageError {
+        let found =
+            number.map_or_else(|| "is not there".to_owned(), |number| format!("is {number}"));
+        StorageError::Damaged {
+            place: format!("the journal of {}", self.server),
+            reason: format!(
+                "`{}`, the number of its last entry, {found}{}; if these are another program's keys, name a prefix of \
+                 your own by ?prefix=TEXT",
+                self.last(),
+                if is_begun { format!(", and `{}` is there", self.key(0)) } else { String::new() }
+            ),
+        }
     }
 
     /// Asks the server, and again over a new connection while it does not answer.
@@ -164,17 +187,33 @@ impl Backend for RedisBackend {
     }
 
     fn read(&mut self) -> Result<Batch, StorageError> {
-        let last = self.last();
-        let number: Option<i64> =
-            self.ask(|connection| redis::cmd("GET").arg(&last).query(connection))?;
-        let end = number.map_or(0, |number| u64::try_from(number + 1).unwrap_or(0));
-        if end < self.applied {
-            return Err(StorageError::Cut { journal: self.place(end) });
+        // The last entry that was applied, or the first where none was.
+        let known = self.applied.saturating_sub(1);
+        let mut both = redis::pipe();
+        // In this order: what others store meanwhile is no entry beyond the number. Not by MGET, for which keys of another
+        // type are not there.
+        both.cmd("GET").arg(self.key(known)).cmd("GET").arg(self.last());
+        let (entry, number): (Option<Vec<u8>>, Option<i64>) =
+            self.ask(|connection| both.query(connection))?;
+        // Optuna begins with -1.
+        let end = match number.map(|number| u64::try_from(i128::from(number) + 1)) {
+            Some(Ok(end)) => end,
+            found if self.applied == 0 && found.is_none() && entry.is_none() => 0,
+            _ if self.applied > 0 => return Err(StorageError::Cut { journal: self.place(known) }),
+            _ => return Err(self.without_number(number, entry.is_some())),
+        };
+        if end == 0 && self.applied == 0 && entry.is_some() {
+            return Err(self.without_number(number, true));
+        }
+        let same = |entry: &Vec<u8>| self.seen.is_last(entry);
+        if end < self.applied || (self.applied > 0 && !entry.as_ref().is_some_and(same)) {
+            return Err(StorageError::Cut { journal: self.place(known) });
         }
         let mut batch = Batch::new();
         let mut from = self.applied;
+        self.seen.begin();
         while from < end {
-            let to = end.min(from + CHUNK);
+            let to = end.min(from.saturating_add(CHUNK));
             for (entry, bytes) in (from..to).zip(self.entries(from, to)?) {
                 let damaged = |reason: &str| StorageError::Damaged {
                     place: self.place(entry),
@@ -184,6 +223,7 @@ impl Backend for RedisBackend {
                 let text = std::str::from_utf8(&bytes).map_err(|_| damaged("it is not text"))?;
                 batch.extend(text.chars().map(|c| if c == '\n' { ' ' } else { c }));
                 batch.push('\n');
+                self.seen.read(&bytes);
             }
             from = to;
         }
@@ -200,6 +240,7 @@ impl Backend for RedisBackend {
 
     fn advance(&mut self, entries: u64, _: u64) {
         self.applied += entries;
+        self.seen.advance(entries);
     }
 
     fn commit(&mut self, lines: &[String], _: bool) -> Result<bool, StorageError> {
@@ -216,8 +257,22 @@ impl Backend for RedisBackend {
         let start = Instant::now();
         let stored = self.connected().and_then(|connection| all.query::<Option<()>>(connection));
         self.watching = false;
+        let refusing = self.refusing.take();
         match stored {
             Ok(stored) => Ok(stored.is_some()),
+            // It follows another, as while a cluster's guard changes the two: it is asked again for as long as one that
+            // does not answer.
+            Err(error) if is_read_only(&error) => {
+                let going_on = refusing.filter(|[_, last]| last.elapsed() < TIMEOUT);
+                let since = going_on.map_or(start, |[since, _]| since);
+                self.refusing = Some([since, Instant::now()]);
+                self.disconnect();
+                if since.elapsed() > self.patience() {
+                    return Err(self.failed(&error, since));
+                }
+                std::thread::sleep(READ_ONLY_PAUSE);
+                Ok(false)
+            }
             Err(error) if is_passing(&error) => {
                 // The answer was lost, and perhaps not the question: the entry tells.
                 self.disconnect();
@@ -236,6 +291,13 @@ impl Backend for RedisBackend {
             self.disconnect();
         }
     }
+}
+
+/// Whether the server only follows another. Of a transaction, it says so of each command.
+fn is_read_only(error: &RedisError) -> bool {
+    let all = error.clone().into_server_errors();
+    let read_only = Some(redis::ServerErrorKind::ReadOnly);
+    all.is_some_and(|all| all.iter().any(|(_, error)| error.kind() == read_only))
 }
 
 /// Whether the server may well answer to another try.

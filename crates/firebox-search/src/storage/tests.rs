@@ -8,6 +8,7 @@ use super::*;
 use crate::direction::Direction;
 use crate::space::Distribution;
 use crate::trial::TrialState;
+use crate::{Options, RandomSampler, Study};
 
 /// Lines of Optuna 5.0.0, of a study with one finished and one waiting trial.
 const OPTUNA: &str = r#"{"op_code":0,"worker_id":"a-1","study_name":"s","directions":[1]}
@@ -36,7 +37,7 @@ fn begin(name: &str) -> Operation {
 }
 
 fn append(storage: &Storage, operations: Vec<Operation>) {
-    storage.change::<_, StorageError>(|_| Ok((operations.clone(), ()))).unwrap();
+    storage.change::<_, StorageError>(&Arc::default(), |_| Ok((operations.clone(), ()))).unwrap();
 }
 
 #[test]
@@ -125,15 +126,32 @@ fn a_journal_that_is_damaged_while_it_is_used_stays_so_until_it_is_mended() {
     let storage = open(&path).unwrap();
     std::fs::write(&path, format!("{OPTUNA}rubbish\n")).unwrap();
     for _ in 0..2 {
-        assert!(storage.view(|_| ()).unwrap_err().to_string().contains("line 9"));
-        let change = storage.change::<(), StorageError>(|_| panic!("decided on half a journal"));
+        assert!(storage.view(&Arc::default(), |_| ()).unwrap_err().to_string().contains("line 9"));
+        let change = storage
+            .change::<(), StorageError>(&Arc::default(), |_| panic!("decided on half a journal"));
         assert!(change.unwrap_err().to_string().contains("line 9"));
     }
     std::fs::write(&path, OPTUNA).unwrap();
     append(&storage, vec![begin("t")]);
     assert_eq!(storage.studies().unwrap(), ["s", "t"]);
     std::fs::write(&path, &OPTUNA[..100]).unwrap();
-    assert!(matches!(storage.view(|_| ()), Err(StorageError::Cut { .. })));
+    assert!(matches!(storage.view(&Arc::default(), |_| ()), Err(StorageError::Cut { .. })));
+}
+
+#[test]
+fn a_journal_in_place_of_another_is_noticed_though_it_is_longer() {
+    let (_folder, path) = journal("");
+    let storage = open(&path).unwrap();
+    append(&storage, vec![begin("one")]);
+    // Restored from a copy without that entry, and gone on with by others.
+    std::fs::write(&path, OPTUNA).unwrap();
+    let cut = |error: StorageError| assert!(matches!(error, StorageError::Cut { .. }), "{error}");
+    cut(storage.view(&Arc::default(), |_| ()).unwrap_err());
+    let change = storage
+        .change::<(), StorageError>(&Arc::default(), |_| panic!("decided on another journal"));
+    cut(change.unwrap_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), OPTUNA);
+    assert_eq!(open(&path).unwrap().studies().unwrap(), ["s"]);
 }
 
 #[test]
@@ -158,8 +176,9 @@ fn half_a_last_line_is_no_entry_and_gives_way_to_the_next() {
 fn a_file_of_something_else_is_refused_and_stays_as_it_is() {
     for text in ["secret", "{\"name\": 1}", "a\0\0", "\0\0a"] {
         let (_folder, path) = journal(text);
-        let refused = open(&path)
-            .and_then(|storage| storage.change::<_, StorageError>(|_| Ok((vec![begin("t")], ()))));
+        let refused = open(&path).and_then(|storage| {
+            storage.change::<_, StorageError>(&Arc::default(), |_| Ok((vec![begin("t")], ())))
+        });
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("line 1"), "{error}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
@@ -208,7 +227,9 @@ fn what_is_written_is_read_back_by_another() {
             Operation::StudyUserAttribute { study: 0, key: "k".into(), value: 7.into() },
         ],
     );
-    let shown = |storage: &Storage| storage.view(|r| format!("{:?}", r.study(0).unwrap())).unwrap();
+    let shown = |storage: &Storage| {
+        storage.view(&Arc::default(), |r| format!("{:?}", r.study(0).unwrap())).unwrap()
+    };
     assert_eq!(shown(&one), shown(&two));
     two.peek(|replay| {
         let study = replay.study(0).unwrap();
@@ -218,6 +239,62 @@ fn what_is_written_is_read_back_by_another() {
         assert_eq!(study.trials[1].intermediate, BTreeMap::from([(0, 0.5)]));
         assert_eq!(study.user_attributes["k"], 7);
     });
+}
+
+/// A backend that writes down whether each who comes is to stop.
+struct Heeding(memory::MemoryBackend, Arc<Mutex<Vec<bool>>>);
+
+impl Backend for Heeding {
+    fn begin(&mut self) -> Result<(), StorageError> {
+        self.0.begin()
+    }
+
+    fn stop_with(&mut self, stop: &Arc<AtomicBool>) {
+        self.1.lock().unwrap().push(stop.load(std::sync::atomic::Ordering::SeqCst));
+    }
+
+    fn read(&mut self) -> Result<backend::Batch, StorageError> {
+        self.0.read()
+    }
+
+    fn place(&self, entry: u64) -> String {
+        self.0.place(entry)
+    }
+
+    fn applied(&self) -> u64 {
+        self.0.applied()
+    }
+
+    fn advance(&mut self, entries: u64, bytes: u64) {
+        self.0.advance(entries, bytes);
+    }
+
+    fn commit(&mut self, lines: &[String], last: bool) -> Result<bool, StorageError> {
+        self.0.commit(lines, last)
+    }
+
+    fn end(&mut self) {
+        self.0.end();
+    }
+}
+
+#[test]
+fn studies_that_share_a_storage_heed_each_its_own_stop() {
+    let heeded = Arc::new(Mutex::new(vec![]));
+    let backend = Heeding(memory::MemoryBackend::default(), Arc::clone(&heeded));
+    let storage = Arc::new(Storage::with("here".to_owned(), Box::new(backend)).unwrap());
+    let study = |name| {
+        let options = Options::new(RandomSampler::new(1));
+        let stop = Arc::clone(&options.stop);
+        (Study::create(&storage, name, &[Direction::Minimize], options).unwrap(), stop)
+    };
+    let ((first, stop), (second, _)) = (study("first"), study("second"));
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    heeded.lock().unwrap().clear();
+    second.set_attribute("key", &1.into()).unwrap();
+    first.set_attribute("key", &1.into()).unwrap();
+    second.attributes().unwrap();
+    assert_eq!(*heeded.lock().unwrap(), [false, true, false]);
 }
 
 /// Each thread has a journal of its own, as each process has, and a change decides on all before it.
@@ -235,7 +312,7 @@ fn changes_of_many_writers_come_one_after_the_other() {
                 scope.spawn(|| {
                     let storage = storage();
                     for _ in 0..25 {
-                        let change = storage.change::<_, StorageError>(|replay| {
+                        let change = storage.change::<_, StorageError>(&Arc::default(), |replay| {
                             Ok((vec![set(count(replay).unwrap() + 1)], ()))
                         });
                         change.unwrap();

@@ -213,7 +213,7 @@ impl<'study> TrialHandle<'study> {
         mut decide: impl FnMut(&StudyRecord, &Trial) -> Result<Vec<Operation>, StudyError>,
     ) -> Result<(), StudyError> {
         let ended = || StudyError::Ended { number: self.number };
-        let changed = self.study.storage.change(|replay: &Replay| {
+        let changed = self.study.storage.change(&self.study.stop, |replay: &Replay| {
             let record = replay.study(self.study.id).ok_or_else(ended)?;
             let trial = replay.trial(self.id).filter(|trial| trial.state == TrialState::Running);
             Ok((decide(record, trial.ok_or_else(ended)?)?, ()))

@@ -5,6 +5,7 @@
 //! *as seen here*: clocks of different machines are never compared.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -100,15 +101,16 @@ impl Heart {
 
     /// Beats for this trial, by its number in the journal, from now on. Its first beat was written
     /// when it was taken.
-    pub(super) fn start(&self, trial: u64, storage: &Arc<Storage>) {
+    pub(super) fn start(&self, trial: u64, storage: &Arc<Storage>, stop: &Arc<AtomicBool>) {
         self.shared.state().running.insert(trial);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let (shared, storage) = (Arc::clone(&self.shared), Arc::clone(storage));
+            let stop = Arc::clone(stop);
             // Without the thread the trial may be tried twice, and is still counted once.
             *thread = std::thread::Builder::new()
                 .name("firebox-heartbeat".to_owned())
-                .spawn(move || run(&shared, &storage))
+                .spawn(move || run(&shared, &storage, &stop))
                 .ok();
         }
     }
@@ -133,7 +135,7 @@ impl Drop for Heart {
     }
 }
 
-fn run(shared: &Shared, storage: &Storage) {
+fn run(shared: &Shared, storage: &Storage, stop: &Arc<AtomicBool>) {
     let every = shared.every;
     loop {
         let wait = shared.changed.wait_timeout_while(shared.state(), every, |state| !state.stopped);
@@ -145,7 +147,7 @@ fn run(shared: &Shared, storage: &Storage) {
         drop(state);
         let asked = Instant::now();
         // A journal that fails is reported by the trial's own next change.
-        let _ = storage.change::<_, crate::storage::StorageError>(|replay| {
+        let _ = storage.change::<_, crate::storage::StorageError>(stop, |replay| {
             let alive = running.iter().filter(|trial| {
                 replay.trial(**trial).is_some_and(|trial| trial.state == TrialState::Running)
             });

@@ -87,14 +87,16 @@ impl Study {
         directions: &[Direction],
         options: Options,
     ) -> Result<Self, StudyError> {
-        storage.change(|replay| match replay.studies().find(|(_, study)| study.name == name) {
-            None => {
-                let (name, directions) = (name.to_owned(), directions.to_vec());
-                Ok((vec![Operation::CreateStudy { name, directions }], ()))
-            }
-            Some(_) => {
-                let storage = storage.address().to_owned();
-                Err(StudyError::Exists { storage, name: name.to_owned() })
+        storage.change(&options.stop, |replay| {
+            match replay.studies().find(|(_, study)| study.name == name) {
+                None => {
+                    let (name, directions) = (name.to_owned(), directions.to_vec());
+                    Ok((vec![Operation::CreateStudy { name, directions }], ()))
+                }
+                Some(_) => {
+                    let storage = storage.address().to_owned();
+                    Err(StudyError::Exists { storage, name: name.to_owned() })
+                }
             }
         })?;
         Self::load(storage, name, options)
@@ -106,7 +108,7 @@ impl Study {
     ///
     /// If there is none of the name, or the journal fails.
     pub fn load(storage: &Arc<Storage>, name: &str, options: Options) -> Result<Self, StudyError> {
-        let found = storage.view(|replay| {
+        let found = storage.view(&options.stop, |replay| {
             let mut named = replay.studies().filter(|(_, study)| study.name == name);
             named.next().map(|(id, study)| (id, study.directions.clone()))
         })?;
@@ -115,7 +117,6 @@ impl Study {
             return Err(StudyError::Missing { storage: storage.address().to_owned(), name, known });
         };
         let Options { sampler, pruner, heartbeat, retries, stop } = options;
-        storage.stop_with(&stop);
         Ok(Self {
             storage: Arc::clone(storage),
             id,
@@ -141,7 +142,7 @@ impl Study {
         directions: &[Direction],
         options: Options,
     ) -> Result<Self, StudyError> {
-        storage.change::<_, StudyError>(|replay| {
+        storage.change::<_, StudyError>(&options.stop, |replay| {
             let there = replay.studies().any(|(_, study)| study.name == name);
             let (name, directions) = (name.to_owned(), directions.to_vec());
             Ok((
@@ -247,7 +248,7 @@ impl Study {
     ///
     /// If the journal fails.
     pub fn set_attribute(&self, key: &str, value: &Json) -> Result<(), StudyError> {
-        self.storage.change(|replay| {
+        self.storage.change(&self.stop, |replay| {
             let had = replay.study(self.id).and_then(|study| study.user_attributes.get(key));
             let (study, key) = (self.id, key.to_owned());
             let operation = Operation::StudyUserAttribute { study, key, value: value.clone() };
@@ -270,7 +271,7 @@ impl Study {
     ///
     /// If the journal fails.
     pub fn set_system_attribute(&self, key: &str, value: &Json) -> Result<(), StudyError> {
-        self.storage.change(|replay| {
+        self.storage.change(&self.stop, |replay| {
             let had = replay.study(self.id).and_then(|study| study.system_attributes.get(key));
             let (study, key) = (self.id, key.to_owned());
             let operation = Operation::StudySystemAttribute { study, key, value: value.clone() };
@@ -289,7 +290,7 @@ impl Study {
         key: &str,
         value: &Json,
     ) -> Result<Option<Json>, StudyError> {
-        self.storage.change(|replay| {
+        self.storage.change(&self.stop, |replay| {
             let had = replay.study(self.id).and_then(|study| study.system_attributes.get(key));
             let (study, key) = (self.id, key.to_owned());
             let operation = Operation::StudySystemAttribute { study, key, value: value.clone() };
@@ -320,7 +321,7 @@ impl Study {
         let json = |choice: &Choice| serde_json::to_value(choice).unwrap_or(Json::Null);
         let fixed = values.iter().map(|(name, choice)| (name.clone(), json(choice)));
         let fixed = Json::Object(fixed.collect());
-        self.storage.change(|_| {
+        self.storage.change(&self.stop, |_| {
             let operation = Operation::Enqueue {
                 study: self.id,
                 parameters: BTreeMap::new(),
@@ -363,7 +364,7 @@ impl Study {
 
     fn ask_within(&self, budget: &Budget) -> Result<Asked<'_>, StudyError> {
         self.retry_lost()?;
-        let taken = self.storage.change::<_, StudyError>(|replay| {
+        let taken = self.storage.change::<_, StudyError>(&self.stop, |replay| {
             let Some(study) = replay.study(self.id) else { return Ok((vec![], Err(true))) };
             let room = self.limit_of(study, budget).is_none();
             let waiting = study.open.iter().map(|place| (study.ids[*place], &study.trials[*place]));
@@ -387,7 +388,7 @@ impl Study {
             Ok(id) => id,
             Err(stopped) => return Ok(if stopped { Asked::Stopped } else { Asked::UsedUp }),
         };
-        self.heart.start(id, &self.storage);
+        self.heart.start(id, &self.storage, &self.stop);
         let trial = self.storage.peek(|replay| replay.trial(id).cloned());
         let trial = trial.ok_or(StudyError::Ended { number: id })?;
         Ok(Asked::Trial(TrialHandle::new(self, id, &trial)))
@@ -410,7 +411,7 @@ impl Study {
         if lost.is_empty() || !self.heart.is_steady() {
             return Ok(());
         }
-        self.storage.change(|replay| {
+        self.storage.change(&self.stop, |replay| {
             let Some(study) = replay.study(self.id) else { return Ok((vec![], ())) };
             let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
             // Others may have done it meanwhile, and its worker may have woken up.
@@ -465,7 +466,7 @@ impl Study {
     }
 
     fn view<T>(&self, look: impl FnOnce(&StudyRecord) -> T) -> Result<T, StudyError> {
-        let seen = self.storage.view(|replay| replay.study(self.id).map(look))?;
+        let seen = self.storage.view(&self.stop, |replay| replay.study(self.id).map(look))?;
         seen.ok_or_else(|| StudyError::Missing {
             storage: self.storage.address().to_owned(),
             name: self.name.clone(),

@@ -44,7 +44,7 @@ impl Study {
         number: u64,
         end: impl Fn(&StudyRecord, u64, &Trial) -> Vec<Operation>,
     ) -> Result<bool, StudyError> {
-        self.storage.change(|replay: &Replay| {
+        self.storage.change(&self.stop, |replay: &Replay| {
             let found = replay.study(self.id).and_then(|study| {
                 let place = usize::try_from(number).ok()?;
                 Some((study, *study.ids.get(place)?, study.trials.get(place)?))
