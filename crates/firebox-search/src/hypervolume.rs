@@ -43,7 +43,9 @@ pub fn hypervolume(points: &[Vec<f64>], reference: &[f64]) -> Result<f64, Hyperv
             return Err(HypervolumeError::Objectives { point, found, expected });
         }
         // A NaN is beyond any limit.
-        let beyond = row.iter().zip(reference).position(|(value, limit)| !(value <= limit));
+        let is_beyond =
+            |(value, limit): (&f64, &f64)| value.partial_cmp(limit).is_none_or(Ordering::is_gt);
+        let beyond = row.iter().zip(reference).position(is_beyond);
         if let Some(objective) = beyond {
             return Err(HypervolumeError::Beyond { point, objective });
         }
