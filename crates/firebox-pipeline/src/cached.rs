@@ -1,7 +1,7 @@
 //! Answers that were measured, kept in the cache, or beside the run that they are of, so that the next run of the
 //! same model on the same device asks nothing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use firebox_core::Key;
 use serde::Serialize;
@@ -33,7 +33,7 @@ pub(crate) fn cached_if<T: Serialize + DeserializeOwned>(
     holds: impl FnOnce(&T) -> bool,
     measure: impl FnOnce() -> Result<T, PipelineError>,
 ) -> Result<(T, bool), PipelineError> {
-    let path = bucket.join(format!("{key}.json"));
+    let path = entry(bucket, key);
     let known = std::fs::read(&path).ok();
     let known: Option<T> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
     if let Some(answer) = known.filter(holds) {
@@ -46,6 +46,11 @@ pub(crate) fn cached_if<T: Serialize + DeserializeOwned>(
         .map_err(|error| at(&path)(std::io::Error::other(error)))?;
     file.persist(&path).map_err(|error| at(&path)(error.error))?;
     Ok((answer, false))
+}
+
+/// Where an answer is kept.
+pub(crate) fn entry(bucket: &Path, key: &Key) -> PathBuf {
+    bucket.join(format!("{key}.json"))
 }
 
 #[cfg(test)]

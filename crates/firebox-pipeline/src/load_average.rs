@@ -1,5 +1,7 @@
 //! What the load average of the machine says of times that were taken meanwhile.
 
+use std::path::Path;
+
 use firebox_core::count;
 
 /// Load below which a machine is quiet.
@@ -34,10 +36,18 @@ pub(crate) fn other_work(
     ))
 }
 
-/// What the load average says of steps that are measured from now on, in a clause.
-pub(crate) fn noted_now() -> Option<String> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    now().and_then(|before| noted(before, threads))
+/// Threads that this process may use.
+pub(crate) fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What the load average says of steps that are measured from now on and whose answer is kept in this file, to be put
+/// behind a sentence; empty on a quiet machine.
+pub(crate) fn noted_now(entry: &Path) -> String {
+    match now().and_then(|before| noted(before, available_threads())) {
+        Some(noted) => format!("; {noted} (remove `{}` to measure anew)", entry.display()),
+        None => String::new(),
+    }
 }
 
 /// What the load average of before says of steps that were measured then, in a clause.

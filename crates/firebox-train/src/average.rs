@@ -83,16 +83,15 @@ pub struct Average {
 impl Average {
     /// Takes the weights of a model after an update.
     pub fn update<M: Module>(&mut self, model: &M, config: &AverageConfig) {
-        let weights = Weights::of(model);
+        let Weights { values: latest, statistics, .. } = Weights::of(model);
         self.values = match self.values.is_empty() {
-            true => weights.values,
+            true => latest,
             false => {
                 let means = std::mem::take(&mut self.values);
                 let share = 1.0 - config.kept(self.count);
-                weights.approached(means, |means, weights, is_statistic| match is_statistic {
-                    true => weights.iter().map(|latest| (*latest).clone()).collect(),
-                    false => approach(means, weights, share),
-                })
+                let mut values = approach(means, &latest.iter().collect::<Vec<_>>(), share);
+                statistics.iter().for_each(|place| values[*place] = latest[*place].clone());
+                values
             }
         };
         self.count += 1;
@@ -101,17 +100,16 @@ impl Average {
     /// Takes the weights of a model after a step by a share that is on the device, 0 if the step was not an update
     /// or is not averaged. There is an average already. The update is counted by whoever reads whether it was one.
     pub(crate) fn follow<M: Module>(&mut self, model: &M, share: Tensor<1>) {
+        let Weights { values: latest, statistics, .. } = Weights::of(model);
         let means = std::mem::take(&mut self.values);
-        self.values = Weights::of(model).approached(means, |means, weights, is_statistic| {
-            if !is_statistic {
-                return approach_on_device(means, weights, share.clone());
-            }
-            let stays = share.clone().equal_elem(0.0);
-            let of = |(mean, latest): (Tensor<1>, &&Tensor<1>)| {
-                (*latest).clone().mask_where(stays.clone().expand(latest.shape()), mean)
-            };
-            means.into_iter().zip(weights).map(of).collect()
-        });
+        let stays = share.clone().equal_elem(0.0);
+        let newest = |place: &usize| {
+            let (latest, before) = (latest[*place].clone(), means[*place].clone());
+            (*place, latest.clone().mask_where(stays.clone().expand(latest.shape()), before))
+        };
+        let newest: Vec<(usize, Tensor<1>)> = statistics.iter().map(newest).collect();
+        self.values = approach_on_device(means, &latest.iter().collect::<Vec<_>>(), share);
+        newest.into_iter().for_each(|(place, value)| self.values[place] = value);
     }
 
     /// The model with the averaged weights; as it is before the first update.
@@ -131,8 +129,8 @@ impl Average {
 #[derive(Default)]
 struct Weights {
     values: Vec<Tensor<1>>,
-    /// Which of them are running statistics.
-    statistics: Vec<bool>,
+    /// Places of running statistics among them.
+    statistics: Vec<usize>,
     /// Whether the part that is visited is one, and those around it.
     within: Vec<bool>,
 }
@@ -142,32 +140,6 @@ impl Weights {
         let mut found = Self::default();
         model.visit(&mut found);
         found
-    }
-
-    /// What `approach` makes of weights and of statistics, in their order.
-    fn approached(
-        self,
-        means: Vec<Tensor<1>>,
-        approach: impl Fn(Vec<Tensor<1>>, &[&Tensor<1>], bool) -> Vec<Tensor<1>>,
-    ) -> Vec<Tensor<1>> {
-        let mut of = [(vec![], vec![]), (vec![], vec![])];
-        for ((mean, value), is_statistic) in
-            means.into_iter().zip(&self.values).zip(&self.statistics)
-        {
-            let (means, values) = &mut of[usize::from(*is_statistic)];
-            means.push(mean);
-            values.push(value);
-        }
-        let [weights, statistics] = of;
-        let mut made =
-            [(weights, false), (statistics, true)].map(|((means, values), is_statistic)| {
-                match means.is_empty() {
-                    true => means,
-                    false => approach(means, &values, is_statistic),
-                }
-                .into_iter()
-            });
-        self.statistics.iter().filter_map(|own| made[usize::from(*own)].next()).collect()
     }
 }
 
@@ -183,8 +155,10 @@ impl ModuleVisitor for Weights {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.base().inner();
         let size = value.shape().num_elements();
+        if self.within.last() == Some(&true) {
+            self.statistics.push(self.values.len());
+        }
         self.values.push(value.reshape([size]));
-        self.statistics.push(self.within.last().copied().unwrap_or_default());
     }
 }
 
@@ -208,11 +182,25 @@ mod tests {
                 model.gamma = model.gamma.map(|gamma| gamma.detach().add_scalar(by));
                 model
             };
+            let numbers = |tensor: Tensor<1>| tensor.into_data().iter::<f32>().collect::<Vec<_>>();
+            let all = |average: &Average| -> Vec<f32> {
+                average.values.iter().cloned().flat_map(numbers).collect()
+            };
             for update in 1..4 {
                 model = moved(model, f64::from(update));
+                // As a device that the host does not wait for: after a step that is none, and after one that is.
+                let mut ahead = average.clone();
+                let share =
+                    |share: f64| Tensor::<1>::from_data([share as f32], &device.clone().inner());
                 average.update(&model, &config);
+                if update > 1 {
+                    let before = all(&ahead);
+                    ahead.follow(&model, share(0.0));
+                    assert_eq!(all(&ahead), before);
+                    ahead.follow(&model, share(1.0 - config.kept(average.count - 1)));
+                    assert_eq!(all(&ahead), all(&average));
+                }
             }
-            let numbers = |tensor: Tensor<1>| tensor.into_data().iter::<f32>().collect::<Vec<_>>();
             let latest = [model.running_mean.value(), model.running_var.value()].map(numbers);
             let found = average.apply(model.valid());
             let statistics = [found.running_mean.value(), found.running_var.value()].map(numbers);

@@ -186,9 +186,9 @@ fn main() -> ExitCode {
         _ => LogFormat::Text,
     };
     refused::tell_refused_threads(log);
-    // A run says what else it keeps.
+    // A run says what else it keeps, and a worker of a search that is ended by a signal is begun anew.
     #[cfg(unix)]
-    if !matches!(command, Command::Run(_)) {
+    if !matches!(command, Command::Run(_) | Command::Search(_)) {
         memory::end_with(error::rendered(&anyhow::anyhow!(TOO_LITTLE_MEMORY), log) + "\n");
     }
     let result = match command {

@@ -206,6 +206,11 @@ impl ForecastEvaluation {
         self.places(|score| score.mae.value.is_nan())
     }
 
+    /// How many outputs something is said of.
+    pub(crate) fn measured_outputs(&self) -> usize {
+        self.outputs.len() - self.unmeasured().len()
+    }
+
     /// The outputs of which this holds of the model's score.
     fn places(&self, holds: impl Fn(&ForecastScore) -> bool) -> Vec<usize> {
         let found = |place: &usize| self.score(Forecaster::Model, Some(*place)).is_some_and(&holds);
@@ -222,7 +227,7 @@ impl ForecastEvaluation {
         let (first, all) = (self.outputs.first()?, self.score(Forecaster::Model, None)?);
         let outputs = self.outputs.len();
         if !self.one_target() {
-            let of = match outputs - self.unscaled().len() - self.unmeasured().len() {
+            let of = match self.measured_outputs() - self.unscaled().len() {
                 scaled if scaled == outputs => outputs.to_string(),
                 scaled => format!("{scaled} of {outputs}"),
             };

@@ -22,15 +22,16 @@ pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
         evaluation.baselines().iter().map(|one| format!("the {}", one.name())).collect();
     // What the mean over all outputs leaves out has to be won by itself.
     let left_out = if evaluation.one_target() { vec![] } else { evaluation.unscaled() };
-    let unmeasured = evaluation.unmeasured().len();
-    let all_left_out = left_out.len() + unmeasured == evaluation.outputs.len();
+    let counted = evaluation.measured_outputs();
+    let all_left_out = left_out.len() == counted;
     let mut counting = evaluation.gains.iter().filter(|gain| match gain.output {
         Some(place) => left_out.contains(&place),
         None => !all_left_out,
     });
     let wins = counting.all(|gain| gain.gain.is_above_zero());
     let several = evaluation.outputs.len() > 1;
-    let measured = if unmeasured == 0 { "" } else { " that was measured" };
+    let all_measured = counted == evaluation.outputs.len();
+    let measured = if all_measured { "" } else { " that was measured" };
     let (every, together) = match evaluation.one_target() {
         true => (format!(" at every horizon{measured}"), " over all horizons together"),
         false => (
@@ -89,9 +90,7 @@ fn error_of(evaluation: &ForecastEvaluation) -> String {
     if evaluation.one_target() {
         let of = match evaluation.outputs.len() {
             1 => format!("{} ahead", count(first.horizon, "step")),
-            horizons => {
-                format!("over {}", count(horizons - evaluation.unmeasured().len(), "horizon"))
-            }
+            _ => format!("over {}", count(evaluation.measured_outputs(), "horizon")),
         };
         match evaluation.by_scale {
             true => format!(
@@ -107,7 +106,7 @@ fn error_of(evaluation: &ForecastEvaluation) -> String {
         }
     } else {
         let without = evaluation.unscaled();
-        let outputs = evaluation.outputs.len() - evaluation.unmeasured().len();
+        let outputs = evaluation.measured_outputs();
         let names: Vec<String> = without.iter().map(|place| name(evaluation, *place)).collect();
         let scaled = significant(score.mase.value);
         match outputs - without.len() {
@@ -143,7 +142,7 @@ fn said(
     so: impl Fn(&Estimate) -> bool,
 ) -> Vec<String> {
     let mut said = vec![];
-    let measured = evaluation.outputs.len() - evaluation.unmeasured().len();
+    let measured = evaluation.measured_outputs();
     for baseline in evaluation.baselines() {
         let holds = |place: &usize| {
             evaluation.gain(baseline, Some(*place)).is_some_and(|gain| so(&gain.gain))

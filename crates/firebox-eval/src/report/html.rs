@@ -103,7 +103,7 @@ impl Report {
         let metric = evaluation.metric;
         let own = evaluation.score(Subject::PreTrained, Some(Head::Logistic));
         let own = own.map(|score| score.metric(metric)).unwrap_or_default();
-        let interval = interval_of(&own, evaluation.confidence);
+        let interval = interval_of(&own, evaluation.confidence, percent);
         let baselines = evaluation.scores.iter().filter(|score| {
             score.subject != Subject::PreTrained && score.head != Some(Head::Neighbours)
         });
@@ -134,10 +134,8 @@ impl Report {
         let (value, against, interval) = if is_many_times(&estimate) {
             let times = times_of(&estimate);
             let against = format!("that of {fill}: the error on masked steps");
-            let ends = times.ends(significant).map_or_else(String::new, |ends| {
-                format!("{}: {ends}", percent_interval(reconstruction.confidence))
-            });
-            (format!("{} times", significant(times.value)), against, ends)
+            let interval = interval_of(&times, reconstruction.confidence, significant);
+            (format!("{} times", significant(times.value)), against, interval)
         } else {
             // The interval is told in the direction of the value.
             let (low, high) = match word {
@@ -147,7 +145,7 @@ impl Report {
             let told = Estimate { low, high, ..estimate };
             let value = format!("{} {word}", percent(estimate.value.abs()));
             let against = format!("error on masked steps than {fill}");
-            (value, against, interval_of(&told, reconstruction.confidence))
+            (value, against, interval_of(&told, reconstruction.confidence, percent))
         };
         card("Reconstruction", &value, &[against, interval], tone)
     }
@@ -294,8 +292,8 @@ fn cell(text: &str) -> String {
 }
 
 /// `95 % interval: 81.0 % to 87.1 %`.
-fn interval_of(estimate: &Estimate, confidence: f64) -> String {
-    match estimate.ends(percent) {
+fn interval_of(estimate: &Estimate, confidence: f64, format: fn(f64) -> String) -> String {
+    match estimate.ends(format) {
         Some(ends) => format!("{}: {ends}", percent_interval(confidence)),
         None => "too few independent windows for an interval".to_owned(),
     }

@@ -159,14 +159,13 @@ impl CpuKernels {
         let available = Self::available();
         let asked = match asked.as_deref() {
             None | Some("") => return Ok(available.last().copied().unwrap_or(Self::Portable)),
-            Some("composed") => Self::Composed,
-            Some("portable") => Self::Portable,
-            Some("avx2") => Self::Avx2,
-            Some("avx512") => Self::Avx512,
             // As it is written in settings and keys, too.
-            Some("avx512-bf16" | "avx512bf16") => Self::Avx512Bf16,
-            Some("amx") => Self::Amx,
-            Some(found) => return Err(CpuKernelsError::Unknown { found: found.to_owned() }),
+            Some("avx512bf16") => Self::Avx512Bf16,
+            Some(name) => {
+                let mut all = Self::VECTORS.into_iter().chain([Self::Amx]);
+                let unknown = || CpuKernelsError::Unknown { found: name.to_owned() };
+                all.find(|kernels| kernels.name() == name).ok_or_else(unknown)?
+            }
         };
         match available.contains(&asked) {
             true => Ok(asked),

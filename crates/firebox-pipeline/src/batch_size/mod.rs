@@ -22,7 +22,7 @@ use firebox_core::{Key, KeyBuilder};
 use firebox_train::memory;
 
 use crate::bench::Probe;
-use crate::cached::{cached, cached_if};
+use crate::cached::{cached, cached_if, entry};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::limits::Limits;
@@ -87,19 +87,13 @@ pub(crate) fn choose_cached(
         .field("model", step_text(config, 0))
         .finish();
     let fits = |found: &Found| found.bytes <= room;
-    let (found, reused) = cached_if(&config.run.cache.join(BUCKET), &key, fits, || {
+    let bucket = config.run.cache.join(BUCKET);
+    let (found, reused) = cached_if(&bucket, &key, fits, || {
         begin(config, device)?;
-        let noted = load_average::noted_now();
+        let noted = load_average::noted_now(&entry(&bucket, &key));
         let guess = Guess { class: &class.name, size: class.batch_size };
         let found = choose(room, epoch.most(), guess, what, |size| take(config, size, device))?;
-        Ok(match noted {
-            None => found,
-            Some(noted) => {
-                let entry = config.run.cache.join(BUCKET).join(format!("{key}.json"));
-                let anew = format!("; {noted} (remove `{}` to measure anew)", entry.display());
-                found.noted(&anew)
-            }
-        })
+        Ok(found.noted(&noted))
     })?;
     Ok((found.within(epoch), reused))
 }

@@ -25,7 +25,7 @@ use serde::Serialize;
 
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
-use crate::load_average;
+use crate::load_average::{self, available_threads};
 use crate::precision::{Abilities, DeviceClass, Support, device_class};
 
 pub use cases::DoctorCase;
@@ -297,10 +297,6 @@ fn advice(
         ));
     }
     said
-}
-
-fn available_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// What to write into a pipeline: tables for one that has none, and the same for the command line.

@@ -7,7 +7,7 @@ use firebox_core::{Key, Precision};
 use serde::{Deserialize, Serialize};
 
 use super::{Abilities, device_class};
-use crate::cached::cached_if;
+use crate::cached::{cached_if, entry};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::load_average;
@@ -196,12 +196,9 @@ where
         .finish();
     let measure = || {
         let (what, time) = begin()?;
-        let noted = load_average::noted_now();
+        let noted = load_average::noted_now(&entry(&cache.join(BUCKET), &key));
         let mut choice = choose(candidates, device, &what, time)?;
-        if let Some(noted) = noted {
-            let entry = cache.join(BUCKET).join(format!("{key}.json"));
-            choice.reason += &format!("; {noted} (remove `{}` to measure anew)", entry.display());
-        }
+        choice.reason += &noted;
         Ok(choice)
     };
     cached_if(&cache.join(BUCKET), &key, |_| true, measure)

@@ -196,19 +196,17 @@ impl Backend for RedisBackend {
         let (entry, number): (Option<Vec<u8>>, Option<i64>) =
             self.ask(|connection| both.query(connection))?;
         // Optuna begins with -1.
-        let end = match number.map(|number| u64::try_from(i128::from(number) + 1)) {
-            Some(Ok(end)) => end,
-            found if self.applied == 0 && found.is_none() && entry.is_none() => 0,
-            _ if self.applied > 0 => return Err(StorageError::Cut { journal: self.place(known) }),
-            _ => return Err(self.without_number(number, entry.is_some())),
+        let end = u64::try_from(i128::from(number.unwrap_or(-1)) + 1).ok();
+        let sound = |end: &u64| match self.applied {
+            0 => *end > 0 || entry.is_none(),
+            applied => *end >= applied && entry.as_ref().is_some_and(|one| self.seen.is_last(one)),
         };
-        if end == 0 && self.applied == 0 && entry.is_some() {
-            return Err(self.without_number(number, true));
-        }
-        let same = |entry: &Vec<u8>| self.seen.is_last(entry);
-        if end < self.applied || (self.applied > 0 && !entry.as_ref().is_some_and(same)) {
-            return Err(StorageError::Cut { journal: self.place(known) });
-        }
+        let Some(end) = end.filter(sound) else {
+            return Err(match self.applied {
+                0 => self.without_number(number, entry.is_some()),
+                _ => StorageError::Cut { journal: self.place(known) },
+            });
+        };
         let mut batch = Batch::new();
         let mut from = self.applied;
         self.seen.begin();
