@@ -122,6 +122,9 @@ refuses! {
     too_much_prefetch: GOOD, ["--set", "loader.prefetch=2000"], nothing;
     no_room_for_a_checkpoint: GOOD, ["--set", "train.checkpoint.size_budget=1"], nothing;
     empty_cache_folder: GOOD, ["--set", "run.cache="], nothing;
+    runs_behind_a_lost_link: GOOD, ["--set", "run.directory=gone/runs"], |folder: &Path| {
+        std::os::unix::fs::symlink("nowhere", folder.join("gone")).unwrap();
+    };
     runs_in_a_file: GOOD, ["--set", "run.directory=bars.csv"], nothing;
     empty_data_path: GOOD, ["--set", "data.path="], nothing;
     no_channels: GOOD, ["--set", "data.columns.channels=[]"], nothing;

@@ -151,10 +151,16 @@ fn results_are_made_once_and_only_what_changed_is_made_again() {
     assert!(!mended.contains("nothing to do") && line(&mended, "train"), "{mended}");
     assert!(!mended.contains("is replaced"), "{mended}");
 
-    let plan = firebox(folder, &["plan", "small.toml", "--set", "train.epochs=5"]);
-    let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
+    let planned = || firebox(folder, &["plan", "small.toml", "--set", "train.epochs=5"]);
+    let plan = String::from_utf8_lossy(&planned().stdout).into_owned();
     let states: Vec<_> = plan.lines().filter(|line| line.ends_with("done")).collect();
     assert_eq!(states.len(), 2, "{plan}");
+    // What cannot be looked at is not told as if it were not there.
+    let place = plan.lines().find_map(|line| line.strip_prefix("run       ")).unwrap();
+    std::fs::write(folder.join(place), "").unwrap();
+    let (refused, name) = (planned(), Path::new(place).file_name().unwrap());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains(name.to_str().unwrap()), "{said}");
 }
 
 #[test]

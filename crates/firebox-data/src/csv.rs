@@ -56,6 +56,10 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         let problem = "lines end with a carriage return alone, as on old Macs: convert them to line feeds first";
         return Err(DataError::line(path, 1, problem));
     }
+    if open_quote(line.as_bytes()).is_some() {
+        let problem = "a double quote is opened in the header and not closed on its line: close it, or name the column on one line";
+        return Err(DataError::line(path, 1, problem));
+    }
     let names = fields(&line, separator(path, csv));
     let names: Vec<String> = names.iter().map(|name| name.trim().to_owned()).collect();
     if names.iter().all(String::is_empty) {

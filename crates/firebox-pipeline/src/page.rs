@@ -124,18 +124,18 @@ fn machine(usage: &Usage, trainings: &[Training], backend: &str) -> Machine {
 
 /// Memory over time, by what it was taken from.
 fn memory(usage: &Usage) -> Option<Chart> {
-    let mib = |bytes: f64| bytes / f64::from(1 << 20);
+    let megabytes = |bytes: f64| bytes / 1e6;
     let curves = usage.memory_over_time().into_iter();
     let lines: Vec<Line> = curves
         .map(|curve| Line {
             name: curve.name,
-            points: curve.points.into_iter().map(|(at, bytes)| (at, mib(bytes))).collect(),
+            points: curve.points.into_iter().map(|(at, bytes)| (at, megabytes(bytes))).collect(),
         })
         .collect();
     (!lines.is_empty()).then(|| Chart::Lines {
-        title: "Memory in MiB, in use and reserved".to_owned(),
+        title: "Memory in MB, in use and reserved".to_owned(),
         axis: "seconds".to_owned(),
-        value: "MiB".to_owned(),
+        value: "MB".to_owned(),
         lines,
     })
 }

@@ -7,6 +7,7 @@ use firebox_cache::Store;
 use firebox_core::{Key, Labels, SplitRule};
 use firebox_data::Checks;
 
+use crate::error::{PipelineError, at};
 use crate::feed::is_stored;
 use crate::folder;
 use crate::forgotten::forgotten;
@@ -47,7 +48,22 @@ pub enum StageState {
 }
 
 impl Plan {
-    pub(crate) fn new(config: &PipelineConfig, keys: &Keys, run: &Path) -> Self {
+    /// # Errors
+    ///
+    /// When what is there cannot be looked at: it would be told as if it were not there.
+    pub(crate) fn new(
+        config: &PipelineConfig,
+        keys: &Keys,
+        run: &Path,
+    ) -> Result<Self, PipelineError> {
+        for folder in [&config.run.cache, run] {
+            match std::fs::read_dir(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(at(folder)(error));
+                }
+                _ => (),
+            }
+        }
         let stored = |bucket: &str, key: Key| match Store::complete(&config.run.cache, bucket, key)
         {
             true => StageState::Done,
@@ -78,7 +94,8 @@ impl Plan {
         let stages = config.pipeline.chain().stages(keys).into_iter();
         let stages =
             stages.map(|(name, key)| PlannedStage { name, key, state: state(name) }).collect();
-        Self { stages, run: run.display().to_string(), split: split(config, checks.as_ref()) }
+        let split = split(config, checks.as_ref());
+        Ok(Self { stages, run: run.display().to_string(), split })
     }
 
     /// The stages in order.

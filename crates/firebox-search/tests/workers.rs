@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use firebox_search::{Budget, Direction, Storage, Study, StudyError, TrialHandle};
-use peer::{Redis, assert_each_ended_once, open, options, worker};
+use peer::{Redis, assert_each_ended_once, free_port, open, options, worker};
 
 /// Eight workers on one study; one is killed every so often and another takes its place, until all
 /// trials are done. `FIREBOX_TEST_KILL_SECONDS` makes it go on for longer than a test should.
@@ -159,26 +159,37 @@ fn entries_of_others_on_a_server_are_neither_taken_nor_replaced() {
 }
 
 #[test]
-fn a_server_that_follows_another_for_a_while_is_waited_for() {
+fn a_server_that_stores_nothing_for_a_while_is_waited_for() {
+    let free = free_port().to_string();
+    // It follows one that is not there; its memory is full; too few follow it.
+    stores_nothing_between(&["REPLICAOF", "127.0.0.1", &free], &["REPLICAOF", "NO", "ONE"]);
+    for (setting, refusing, usual) in [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")]
+    {
+        let set = ["CONFIG", "SET", setting];
+        stores_nothing_between(&[&set[..], &[refusing]].concat(), &[&set[..], &[usual]].concat());
+    }
+}
+
+fn stores_nothing_between(begin: &[&str], end: &[&str]) {
     let Some(redis) = Redis::start() else { return };
     let address = redis.address();
     let study =
         Study::create(&open(&address), "branin", &[Direction::Minimize], options()).unwrap();
     let mut server = redis::Client::open(address.as_str()).unwrap().get_connection().unwrap();
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let free = nobody.local_addr().unwrap().port().to_string();
-    drop(nobody);
-    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&free).exec(&mut server).unwrap();
+    let mut tell = |command: &[&str]| {
+        redis::cmd(command[0]).arg(&command[1..]).exec(&mut server).unwrap();
+    };
+    tell(begin);
     let budget = Budget { trials: Some(5), ..Budget::default() };
     std::thread::scope(|scope| {
         let work = scope.spawn(|| study.optimize(&budget, quick));
         std::thread::sleep(Duration::from_millis(700));
         assert!(!work.is_finished());
-        redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut server).unwrap();
+        tell(end);
         work.join().unwrap().unwrap();
     });
     assert_eq!(assert_each_ended_once(&study.trials().unwrap(), 5), 0);
-    redis::cmd("REPLICAOF").arg("127.0.0.1").arg(&free).exec(&mut server).unwrap();
+    tell(begin);
     let storage = Storage::redis(&address, Duration::from_secs(1)).unwrap();
     let refused = Study::create(&storage.into(), "more", &[Direction::Minimize], options());
     assert!(refused.err().unwrap().to_string().contains("cannot be used"));

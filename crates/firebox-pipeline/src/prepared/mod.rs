@@ -294,7 +294,7 @@ impl Prepared {
         fetch_first(&self.config, &AtomicBool::new(false), listener)?;
         let settled = self.settled_until(device, &Arc::default(), &Shared::default(), listener)?;
         let keys = settled.keys(device)?;
-        Ok(Plan::new(&settled.config, &keys, &settled.run_path(&keys)))
+        Plan::new(&settled.config, &keys, &settled.run_path(&keys))
     }
 
     /// Runs every stage whose result is not there.

@@ -207,6 +207,14 @@ fn check_folders(config: &PipelineConfig) -> Result<(), PipelineError> {
                 "`run.{key}` is empty\n  name a folder, which is made if it is not there"
             ));
         }
+        // Made on the way, folders within a folder that is none would be told as "File exists".
+        let lost = |place: &&Path| place.is_symlink() && !place.exists();
+        if let Some(link) = path.ancestors().find(lost) {
+            return setting(format!(
+                "`run.{key}` is {name}, and {} is a link to a place that is not there\n  make or mount that place, remove the link, or name another folder",
+                link.display()
+            ));
+        }
         if path.exists() && !path.is_dir() {
             return setting(format!(
                 "`run.{key}` is {name}, which is no folder\n  name a folder, which is made if it is not there"

@@ -1,6 +1,7 @@
 //! The texts, their split, and their tokens, which are made once and stored.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -429,8 +430,9 @@ fn store(folder: &Path, key: Key, made: &Stored) -> Result<(), PipelineError> {
     for (name, content) in [(DATA, &data), (MANIFEST, &manifest)] {
         let path = unfinished.path().join(name);
         let write = || -> std::io::Result<()> {
-            std::fs::write(&path, content)?;
-            std::fs::File::open(&path)?.sync_all()
+            let mut file = std::fs::File::create(&path)?;
+            file.write_all(content)?;
+            file.sync_all()
         };
         write().map_err(at(&path))?;
     }

@@ -82,9 +82,14 @@ impl FileBackend {
                 reason: "it is no part of an entry, and stays as it is".to_owned(),
             });
         }
-        let mut journal =
-            OpenOptions::new().append(true).open(&self.path).map_err(file("open", &self.path))?;
-        if serde_json::from_slice::<serde::de::IgnoredAny>(tail).is_ok() {
+        let whole = serde_json::from_slice::<serde::de::IgnoredAny>(tail).is_ok();
+        // Windows cuts nothing that was opened to be appended to.
+        let mut journal = OpenOptions::new()
+            .append(whole)
+            .write(true)
+            .open(&self.path)
+            .map_err(file("open", &self.path))?;
+        if whole {
             journal.write_all(b"\n").map_err(file("write", &self.path))?;
         } else {
             let end = self.bytes + (bytes.len() - tail.len()) as u64;

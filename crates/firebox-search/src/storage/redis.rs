@@ -258,9 +258,9 @@ impl Backend for RedisBackend {
         let refusing = self.refusing.take();
         match stored {
             Ok(stored) => Ok(stored.is_some()),
-            // It follows another, as while a cluster's guard changes the two: it is asked again for as long as one that
-            // does not answer.
-            Err(error) if is_read_only(&error) => {
+            // It follows another, as while a cluster's guard changes the two, or has no room for more: it is asked again
+            // for as long as one that does not answer.
+            Err(error) if refuses_to_store(&error) => {
                 let going_on = refusing.filter(|[_, last]| last.elapsed() < TIMEOUT);
                 let since = going_on.map_or(start, |[since, _]| since);
                 self.refusing = Some([since, Instant::now()]);
@@ -291,11 +291,12 @@ impl Backend for RedisBackend {
     }
 }
 
-/// Whether the server only follows another. Of a transaction, it says so of each command.
-fn is_read_only(error: &RedisError) -> bool {
+/// Whether the server answers, and stores nothing for now: it only follows another (`READONLY`), its memory or its disk
+/// is full (`OOM`, `MISCONF`), or too few follow it (`NOREPLICAS`). Of a transaction, it says so of each command.
+fn refuses_to_store(error: &RedisError) -> bool {
     let all = error.clone().into_server_errors();
-    let read_only = Some(redis::ServerErrorKind::ReadOnly);
-    all.is_some_and(|all| all.iter().any(|(_, error)| error.kind() == read_only))
+    let codes = ["READONLY", "OOM", "MISCONF", "NOREPLICAS"];
+    all.is_some_and(|all| all.iter().any(|(_, error)| codes.contains(&error.code())))
 }
 
 /// Whether the server may well answer to another try.

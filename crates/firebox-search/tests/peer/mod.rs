@@ -14,7 +14,7 @@ use firebox_search::{
     Choice, Direction, Distribution, Options, RandomSampler, Storage, Study, Trial,
 };
 use serde_json::{Value, json};
-pub(crate) use server::Redis;
+pub(crate) use server::{Redis, free_port};
 
 /// A Python that has Optuna: `FIREBOX_TEST_PYTHON`, or `python3`. `None`, and a line that counts the test
 /// as skipped, if there is none.
