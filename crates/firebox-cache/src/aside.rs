@@ -17,9 +17,9 @@ const LOCK: &str = "making";
 /// with the next one that is begun in the bucket, or when the cache is pruned.
 #[derive(Debug)]
 pub struct Aside {
-    folder: TempDir,
-    /// Closing the file releases the lock.
+    /// Closing the file releases the lock. Before the folder, which Windows keeps while a file in it is open.
     _lock: File,
+    folder: TempDir,
 }
 
 impl Aside {
@@ -38,7 +38,7 @@ impl Aside {
             // Nobody finds it before it is held.
             fs::rename(&path, path.with_file_name(LOCK))?;
         }
-        Ok(Self { folder, _lock: lock })
+        Ok(Self { _lock: lock, folder })
     }
 
     /// The folder.
@@ -57,8 +57,9 @@ fn sweep(bucket: &Path) {
     for entry in fs::read_dir(bucket).into_iter().flatten().flatten() {
         let is_one = entry.file_name().to_string_lossy().starts_with(BEING_MADE);
         let lock = lock_of(&entry.path()).filter(|_| is_one);
-        // It is held while the folder goes, so that nobody else tries.
-        if let Some(Ok(Some(_alone))) = lock.as_deref().map(lock::try_exclusive) {
+        if let Some(Ok(Some(alone))) = lock.as_deref().map(lock::try_exclusive) {
+            // It is held while the folder goes, so that nobody else tries, where a file that is open can go.
+            let _alone = cfg!(unix).then_some(alone);
             let _ = fs::remove_dir_all(entry.path());
         }
     }

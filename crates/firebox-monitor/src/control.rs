@@ -4,9 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{Builder, scope};
-use std::time::Duration;
-#[cfg(unix)]
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use firebox_core::{Event, Listener, Request, Requests};
 
@@ -21,7 +19,6 @@ const LOOK: Duration = Duration::from_millis(500);
 /// # Errors
 ///
 /// When the request cannot be written.
-#[cfg(unix)]
 pub(crate) fn ask(folder: &Path, request: Request) -> std::io::Result<()> {
     let control = folder.join(CONTROL);
     std::fs::create_dir_all(&control)?;
@@ -75,7 +72,7 @@ pub fn obeying<T>(
     })
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
     use std::sync::Mutex;
 

@@ -47,7 +47,6 @@ mod times;
 mod track;
 mod trainings;
 mod usage;
-#[cfg(unix)]
 mod watch;
 
 pub use advice::{
@@ -65,5 +64,4 @@ pub use sampler::{sampled, sampled_with};
 pub use track::{Picture, TrackedRun, Trackers};
 pub use trainings::{PARTS, trainings};
 pub use usage::{Measure, MemoryCurve, Usage, Utilisation};
-#[cfg(unix)]
 pub use watch::{WatchError, request, watch, watch_once};

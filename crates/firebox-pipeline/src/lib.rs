@@ -171,7 +171,6 @@ pub mod memory {
 /// Looking at runs, and asking them for something.
 pub mod monitor {
     pub use firebox_monitor::{Counted, ProfileConfig};
-    #[cfg(unix)]
     pub use firebox_monitor::{WatchError, request, watch, watch_once};
 }
 

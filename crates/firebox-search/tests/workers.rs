@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use firebox_search::{Budget, Direction, Storage, Study, StudyError, TrialHandle};
-use peer::{Redis, assert_each_ended_once, free_port, open, options, worker};
+use peer::server::free_port;
+use peer::{Redis, assert_each_ended_once, open, options, worker};
 
 /// Eight workers on one study; one is killed every so often and another takes its place, until all
 /// trials are done. `FIREBOX_TEST_KILL_SECONDS` makes it go on for longer than a test should.

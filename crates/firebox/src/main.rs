@@ -18,7 +18,6 @@ mod output;
 mod refused;
 mod search;
 mod terminal;
-#[cfg(unix)]
 mod watch;
 mod workers;
 
@@ -81,7 +80,6 @@ enum Command {
     /// Put several runs on one page: curves, scores, settings that differ, times.
     Compare(CompareFlags),
     /// Show a run in the terminal while it goes on or later: losses, rates, the machine, time left.
-    #[cfg(unix)]
     Watch(watch::WatchFlags),
 }
 
@@ -209,7 +207,6 @@ fn main() -> ExitCode {
         Command::Export(flags) => export::run(&flags),
         Command::Evaluate(command) => evaluate::run(&command),
         Command::Compare(flags) => compare(&flags),
-        #[cfg(unix)]
         Command::Watch(flags) => watch::run(&flags),
     };
     result.unwrap_or_else(|error| {

@@ -30,7 +30,7 @@ enum End {
     /// By an error of its own, which would come again.
     Failed,
     /// By a signal that nobody sends who wants it to end in peace: `kill -9`, the system without memory,
-    /// a fault of the machine.
+    /// a fault of the machine. On Windows, by an error of the system, whose codes are below 0.
     Killed,
 }
 
@@ -38,9 +38,9 @@ impl End {
     fn of(status: ExitStatus) -> Self {
         match status.code() {
             Some(0 | 130) => Self::Well,
-            Some(_) => Self::Failed,
-            None if asks(status) => Self::Well,
-            None => Self::Killed,
+            _ if asks(status) => Self::Well,
+            Some(0..) => Self::Failed,
+            _ => Self::Killed,
         }
     }
 }
@@ -55,8 +55,10 @@ fn asks(status: ExitStatus) -> bool {
 }
 
 #[cfg(not(unix))]
-fn asks(_: ExitStatus) -> bool {
-    false
+fn asks(status: ExitStatus) -> bool {
+    /// `STATUS_CONTROL_C_EXIT` of Windows' ntstatus.h.
+    const CONTROL_C: u32 = 0xC000_013A;
+    status.code() == Some(CONTROL_C.cast_signed())
 }
 
 /// Starts so many workers and waits for them. One that is killed is begun anew, [`AGAIN`] times, and its

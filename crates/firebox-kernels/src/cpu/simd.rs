@@ -181,6 +181,10 @@ impl Simd for Portable {
 
 /// Two vectors as one, so that it fills a cache line: a tile of one such column reads whole lines.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "vectors of other processors stand alone")
+)]
 pub(super) struct Twice<S>(PhantomData<S>);
 
 // SAFETY, for every block below: the caller's promise is the same.

@@ -6,22 +6,20 @@
 mod draw;
 mod live;
 mod parts;
+mod terminal;
 
 use std::io::{IsTerminal as _, Write as _, stdin, stdout};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use firebox_core::Request;
 use ratatui::Terminal;
-use ratatui::backend::{TermionBackend, TestBackend};
-use ratatui::termion::event::Key;
-use ratatui::termion::input::TermRead as _;
-use ratatui::termion::raw::IntoRawMode as _;
-use ratatui::termion::screen::IntoAlternateScreen as _;
+use ratatui::backend::TestBackend;
 
 use self::live::{Alive, Live, Tail};
 use self::parts::Parts;
+use self::terminal::Key;
 use crate::track::now;
 
 /// Time between two looks at the log.
@@ -131,10 +129,8 @@ pub fn watch(folder: &Path) -> Result<(), WatchError> {
     if !stdout().is_terminal() || !stdin().is_terminal() {
         return Err(WatchError::NoTerminal);
     }
-    let screen = stdout().into_raw_mode().and_then(|raw| raw.into_alternate_screen());
-    let mut terminal = Terminal::new(TermionBackend::new(screen.map_err(WatchError::Draw)?))
-        .map_err(WatchError::Draw)?;
-    let keys = keys();
+    let mut terminal = terminal::open().map_err(WatchError::Draw)?;
+    let keys = terminal::keys();
     let (mut said, mut said_at) = (String::new(), Instant::now());
     loop {
         let answered = watched.live.answered;
@@ -153,11 +149,11 @@ pub fn watch(folder: &Path) -> Result<(), WatchError> {
             return Ok(());
         }
         match keys.recv_timeout(LOOK) {
-            Ok(Key::Char('q') | Key::Esc | Key::Ctrl('c')) => break,
+            Ok(Key::Char('q') | Key::Leave) => break,
             Ok(Key::Char(key)) => {
                 (said, said_at) = (asked(folder, &watched.live, key), Instant::now());
             }
-            Ok(_) => said.clear(),
+            Ok(Key::Other) => said.clear(),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -215,19 +211,6 @@ fn put(folder: &Path, live: &Live, request: Request) -> Result<String, WatchErro
         Some(stage) => format!("asked: {name}, once training goes on: {stage} does not answer"),
         None => format!("asked: {name}, once training goes on"),
     })
-}
-
-/// Keys as they are pressed; the thread ends with the process or the terminal.
-fn keys() -> Receiver<Key> {
-    let (sender, keys) = channel();
-    std::thread::spawn(move || {
-        for key in stdin().keys().map_while(Result::ok) {
-            if sender.send(key).is_err() {
-                break;
-            }
-        }
-    });
-    keys
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-mod server;
+pub(crate) mod server;
 
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use firebox_search::{
     Choice, Direction, Distribution, Options, RandomSampler, Storage, Study, Trial,
 };
 use serde_json::{Value, json};
-pub(crate) use server::{Redis, free_port};
+pub(crate) use server::Redis;
 
 /// A Python that has Optuna: `FIREBOX_TEST_PYTHON`, or `python3`. `None`, and a line that counts the test
 /// as skipped, if there is none.
