@@ -56,7 +56,7 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         let problem = "lines end with a carriage return alone, as on old Macs: convert them to line feeds first";
         return Err(DataError::line(path, 1, problem));
     }
-    if open_quote(line.as_bytes()).is_some() {
+    if ends_within_quotes(&line, separator(path, csv)) {
         let problem = "a double quote is opened in the header and not closed on its line: close it, or name the column on one line";
         return Err(DataError::line(path, 1, problem));
     }
@@ -80,6 +80,22 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         return Err(DataError::line(path, 1, problem));
     }
     Ok(names)
+}
+
+/// Whether a line ends within a field in quotes. A quote behind other characters, as of inches, begins none.
+fn ends_within_quotes(line: &str, separator: u8) -> bool {
+    let (mut quoted, mut begins) = (false, true);
+    let mut characters = line.chars().peekable();
+    while let Some(character) = characters.next() {
+        if quoted {
+            quoted = character != '"' || characters.next_if_eq(&'"').is_some();
+        } else {
+            quoted = begins && character == '"';
+            let blank = begins && character.is_whitespace();
+            begins = character == char::from(separator) || blank;
+        }
+    }
+    quoted
 }
 
 /// What else may separate the columns of a header in which the separator does not stand.

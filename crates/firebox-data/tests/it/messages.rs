@@ -80,6 +80,12 @@ fn empty_and_short_files() {
     assert_eq!((set.steps(), set.channels().len()), (1, 2));
     assert_snapshot!(csv("\n\n\n", ""), @"a.csv, line 1: the header is empty: it must name the columns");
     assert_snapshot!(csv("time,\"x\ny\"\n2024-01-02,1\n2024-01-03,2\n", ""), @"a.csv, line 1: a double quote is opened in the header and not closed on its line: close it, or name the column on one line");
+    for header in ["time,height 5\"", "time,\"x \"\"y\"\"\"", "\"time\", \"x\""] {
+        let rows = "\n2024-01-02,1\n2024-01-03,2\n";
+        files.write("quotes.csv", format!("{header}{rows}").into_bytes());
+        let read = firebox_data::read(&files.config("quotes.csv", ""), &firebox_core::Silent);
+        assert_eq!(read.unwrap().0.steps(), 2, "{header}");
+    }
     assert_snapshot!(message("a.npy", npy(&[0, 3], &[]), ""), @"a.npy holds no value (its shape is [0, 3]): remove it, or leave such arrays out, which `firebox data convert FOLDER SAMPLES --odd skip` does and counts");
     // Nothing of whole numbers is converted, with this array or without it.
     let mut whole = npy(&[0, 3], &[]);
