@@ -56,11 +56,11 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         let problem = "lines end with a carriage return alone, as on old Macs: convert them to line feeds first";
         return Err(DataError::line(path, 1, problem));
     }
-    if ends_within_quotes(&line, separator(path, csv)) {
+    let (names, is_open) = scan(&line, separator(path, csv));
+    if is_open {
         let problem = "a double quote is opened in the header and not closed on its line: close it, or name the column on one line";
         return Err(DataError::line(path, 1, problem));
     }
-    let names = fields(&line, separator(path, csv));
     let names: Vec<String> = names.iter().map(|name| name.trim().to_owned()).collect();
     if names.iter().all(String::is_empty) {
         return Err(DataError::line(path, 1, "the header is empty: it must name the columns"));
@@ -80,22 +80,6 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         return Err(DataError::line(path, 1, problem));
     }
     Ok(names)
-}
-
-/// Whether a line ends within a field in quotes. A quote behind other characters, as of inches, begins none.
-fn ends_within_quotes(line: &str, separator: u8) -> bool {
-    let (mut quoted, mut begins) = (false, true);
-    let mut characters = line.chars().peekable();
-    while let Some(character) = characters.next() {
-        if quoted {
-            quoted = character != '"' || characters.next_if_eq(&'"').is_some();
-        } else {
-            quoted = begins && character == '"';
-            let blank = begins && character.is_whitespace();
-            begins = character == char::from(separator) || blank;
-        }
-    }
-    quoted
 }
 
 /// What else may separate the columns of a header in which the separator does not stand.
@@ -118,22 +102,34 @@ pub(crate) fn first_line(path: &Path) -> Result<String, DataError> {
 
 /// The fields of one line; a separator within double quotes does not separate, and two double quotes there are one.
 pub(crate) fn fields(line: &str, separator: u8) -> Vec<String> {
+    scan(line, separator).0
+}
+
+/// The fields of one line, and whether it ends within quotes. A quote behind other characters, as of inches, begins
+/// nothing, and is one.
+fn scan(line: &str, separator: u8) -> (Vec<String>, bool) {
     let mut fields = Vec::new();
     let mut field = String::new();
-    let mut quoted = false;
+    let (mut quoted, mut begins) = (false, true);
     let mut characters = line.chars().peekable();
     while let Some(character) = characters.next() {
         match character {
             '"' if quoted && characters.next_if_eq(&'"').is_some() => field.push('"'),
-            '"' => quoted = !quoted,
-            _ if character == char::from(separator) && !quoted => {
+            '"' if quoted => quoted = false,
+            _ if quoted => field.push(character),
+            '"' if begins => (quoted, begins) = (true, false),
+            _ if character == char::from(separator) => {
                 fields.push(std::mem::take(&mut field));
+                begins = true;
             }
-            _ => field.push(character),
+            _ => {
+                begins &= character.is_whitespace();
+                field.push(character);
+            }
         }
     }
     fields.push(field);
-    fields
+    (fields, quoted)
 }
 
 /// The types that the mapping needs: channels as `number`, everything else as text.
@@ -475,5 +471,24 @@ fn nearly(value: &str, csv: &Csv) -> Option<&'static str> {
             Some("remove what separates its thousands")
         }
         () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_begin_at_the_begin_of_a_field() {
+        let scan = |line: &str| {
+            let (fields, is_open) = scan(line, b',');
+            (fields.join("|"), is_open)
+        };
+        let closed = |fields: &str| (fields.to_owned(), false);
+        assert_eq!(scan(r#"time,"a,b",c"#), closed("time|a,b|c"));
+        assert_eq!(scan(r#"time, "a""b" ,"""#), closed(r#"time| a"b |"#));
+        assert_eq!(scan(r#"time,size 5",6" x"#), closed(r#"time|size 5"|6" x"#));
+        assert_eq!(scan(r#"time,"a,b"#), ("time|a,b".to_owned(), true));
+        assert_eq!(scan(""), closed(""));
     }
 }

@@ -3,6 +3,8 @@
 
 mod running;
 
+use std::cell::Cell;
+
 #[cfg(feature = "cube")]
 use burn::backend::Dispatch;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -25,6 +27,7 @@ use crate::dropout::{check, scale};
 use crate::inference::plain;
 use crate::operands::{alike, operand, together, types};
 use crate::profile::kernel_span;
+use crate::scoped::while_set;
 use crate::{dropout, max_pool1d};
 
 pub use running::RunningStatistic;
@@ -33,6 +36,19 @@ type Primitive = FloatTensor<Flex>;
 
 /// As messages name it.
 const OPERATION: &str = "batch normalisation";
+
+thread_local! {
+    /// What is taken in place of the momentum of each [`BatchNorm`].
+    static MOMENTUM: Cell<Option<f64>> = const { Cell::new(None) };
+}
+
+/// Runs a function in which every [`BatchNorm`] on this thread moves its running statistics by this share, between 0
+/// and 1, in place of its own momentum. Over batches with 1, 1/2, 1/3 and so on they become the mean of those of the
+/// batches, whatever they were before: PyTorch's `momentum=None`, with which `torch.optim.swa_utils.update_bn` fits them
+/// to averaged weights.
+pub fn with_batch_norm_momentum<T>(momentum: f64, f: impl FnOnce() -> T) -> T {
+    while_set(&MOMENTUM, Some(momentum), f)
+}
 
 /// Settings of a [`BatchNorm`], with PyTorch's defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -224,7 +240,7 @@ impl BatchNorm {
                     plain.into_dispatch(),
                     exact(mean).into_dispatch(),
                     exact(variance).into_dispatch(),
-                    self.momentum as f32,
+                    self.momentum() as f32,
                 );
                 let BatchMoments { moments, running_mean, running_var } = found;
                 let [mean, variance] = [running_mean, running_var].map(Tensor::<1>::from_dispatch);
@@ -247,6 +263,11 @@ impl BatchNorm {
         ))
     }
 
+    /// Share of a batch's statistics in the running ones.
+    fn momentum(&self) -> f64 {
+        MOMENTUM.get().unwrap_or(self.momentum)
+    }
+
     /// Whether the statistics of the batch are used.
     fn is_training(&self) -> bool {
         self.gamma.is_require_grad()
@@ -263,9 +284,10 @@ impl BatchNorm {
     /// never recover. All have one type.
     fn update(&self, mean: Tensor<1>, variance: Tensor<1>, rows: usize) {
         let unbiased = rows as f64 / (rows.max(2) - 1) as f64;
+        let momentum = self.momentum();
         let finite = mean.clone().is_finite().bool_and(variance.clone().is_finite());
         let moved = |running: Tensor<1>, batch: Tensor<1>| {
-            let moved = running.clone() * (1.0 - self.momentum) + batch * self.momentum;
+            let moved = running.clone() * (1.0 - momentum) + batch * momentum;
             running.mask_where(finite.clone(), moved)
         };
         self.running_mean.change(|running| moved(running, mean));

@@ -197,7 +197,9 @@ pub use attention::{
     Attention, DisentangledAttention, DistanceRows, attention, attention_masked,
     disentangled_attention, self_attention, self_attention_masked,
 };
-pub use batch_norm::{BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic};
+pub use batch_norm::{
+    BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic, with_batch_norm_momentum,
+};
 pub use batched::batched_product;
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};
 pub use cpu::{

@@ -238,8 +238,31 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
         (2 * settings.prefetch).max(2)
     );
     match times {
-        // Threads are known to fill batches as fast as they can, or as fast as they are used.
-        Some(times) if times.fills() && settings.workers >= threads => {
+        Some(times) if times.fills() => {
+            let first = usage.waits_for_first_batches();
+            if share - first / seconds < WAITING {
+                return some(
+                    format!(
+                        "{said}, nearly all of it before the first step; no setting changes that"
+                    ),
+                    String::new(),
+                );
+            }
+            let later = StepTimes { waiting: (times.waiting - first).max(0.0), ..times };
+            if let Some(gain) = later.ahead(settings.workers) {
+                return some(
+                    format!(
+                        "{said}; threads fill batches fast enough, but some take longer than others: more of them ahead would give up to {}×",
+                        significant(gain)
+                    ),
+                    prefetch,
+                );
+            }
+            let filling = match settings.workers {
+                0 => "no thread of the loader fills batches, and one would take from the steps as much as it gives".to_owned(),
+                many if many >= threads => format!("the {threads} threads of this machine all fill batches"),
+                _ => "its threads fill batches all the time, and more would take from the steps as much as they give".to_owned(),
+            };
             let setting = match settings.faster {
                 Faster::Memory => "`loader.resident` to \"memory\", if the data fit there",
                 Faster::Cached => {
@@ -247,13 +270,7 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
                 }
                 Faster::Nothing => "",
             };
-            some(
-                format!("{said}; the {threads} threads of this machine all fill batches"),
-                setting.to_owned(),
-            )
-        }
-        Some(times) if times.fills() => {
-            some(format!("{said}; more threads would not change it"), prefetch)
+            some(format!("{said}; {filling}"), setting.to_owned())
         }
         // Nothing is filled where data lie on the device.
         Some(_) => some(format!("{said}; no thread of the loader takes part in it"), String::new()),

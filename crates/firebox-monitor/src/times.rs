@@ -156,6 +156,15 @@ impl StepTimes {
         let gain = self.seconds() / (busy + taken).max(self.filling / wanted as f64);
         (wanted > now && gain >= WORTH).then_some((wanted, gain))
     }
+
+    /// How much faster steps would be at best if these threads filled batches further ahead, so that one that takes
+    /// long is made up for by others. None where they fill all the time, or there is none, so that it would bring
+    /// nothing.
+    pub(crate) fn ahead(&self, workers: usize) -> Option<f64> {
+        let pace = self.without_waiting().max(self.filling / workers as f64);
+        let gain = self.seconds() / pace;
+        (workers > 0 && pace > 0.0 && gain >= WORTH).then_some(gain)
+    }
 }
 
 #[cfg(test)]
@@ -195,6 +204,10 @@ mod tests {
         let (workers, gain) = times(10.0, 10.0, 10.0).workers(0, 2, true).unwrap();
         assert_eq!(workers, 1);
         assert!((gain - 20.0 / 15.0).abs() < 1e-9);
+        // One that fills for 5 of 13 s is late with some; one that fills all the time is late with all; none fills ahead.
+        let gain = times(3.0, 10.0, 5.0).ahead(1).unwrap();
+        assert!((gain - 1.3).abs() < 1e-9);
+        assert_eq!([times(3.0, 10.0, 12.9).ahead(1), times(3.0, 10.0, 3.0).ahead(0)], [None; 2]);
         // Cores that are busy all the time have none to spare.
         assert_eq!(times(0.5, 10.0, 1.0).workers(0, 2, true).map(|(_, gain)| gain), None);
     }

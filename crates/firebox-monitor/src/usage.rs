@@ -412,6 +412,14 @@ impl Usage {
         }
     }
 
+    /// Seconds that the first step of each attempt waited for data, which nobody can have ready before it begins.
+    pub(crate) fn waits_for_first_batches(&self) -> f64 {
+        let begins = |at: usize| at == 0 || self.steps[at - 1].attempt != self.steps[at].attempt;
+        let first = (0..self.steps.len()).filter(|at| begins(*at));
+        let waits: f64 = first.map(|at| self.steps[at].data_milliseconds).sum();
+        waits / 1e3 * StepTimes::sum(&self.times).map_or(1.0, |times| times.waiting_of_data())
+    }
+
     pub(crate) fn training_peak(&self, name: &str) -> Option<f64> {
         self.in_training.get(name).map(|gauge| gauge.peak)
     }

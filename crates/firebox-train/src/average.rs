@@ -6,7 +6,8 @@
 //! `n` averaged updates if all count the same, as `torch.optim.swa_utils` computes it with
 //! `get_ema_multi_avg_fn(decay)` and `get_swa_multi_avg_fn()`. A step that changed nothing leaves the
 //! average alone. Running statistics of batch normalisations are no weights: beside the average stand those of the
-//! last update that it took, as in `AveragedModel` without `use_buffers`.
+//! last update that it took, as in `AveragedModel` without `use_buffers`, until they are computed anew under the
+//! averaged weights, as `update_bn` does.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Shape, Tensor};
@@ -31,15 +32,38 @@ pub struct AverageConfig {
     pub every: u64,
     /// Whether the averaged weights are what is validated, and what the run returns.
     pub evaluate: bool,
+    /// Training batches, at most an epoch of them, over which running statistics of batch normalisations are computed
+    /// anew under the averaged weights before they are validated; 0: never. By default
+    /// [`STATISTICS_BATCHES`](Self::STATISTICS_BATCHES) if all weights count the same, which may then be far from the
+    /// latest, and 0 otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statistics_batches: Option<u64>,
 }
 
 impl Default for AverageConfig {
     fn default() -> Self {
-        Self { decay: 0.999, equal: false, from_epoch: 0, every: 1, evaluate: true }
+        Self {
+            decay: 0.999,
+            equal: false,
+            from_epoch: 0,
+            every: 1,
+            evaluate: true,
+            statistics_batches: None,
+        }
     }
 }
 
 impl AverageConfig {
+    /// Default of [`statistics_batches`](Self::statistics_batches) where all weights count the same. A choice: the mean
+    /// of so many batches is within a tenth of what the statistics of one batch are from it.
+    pub const STATISTICS_BATCHES: u64 = 100;
+
+    /// Batches over which running statistics are computed anew before each validation.
+    pub(crate) fn statistics_batches(&self) -> u64 {
+        let default = if self.equal { Self::STATISTICS_BATCHES } else { 0 };
+        if self.evaluate { self.statistics_batches.unwrap_or(default) } else { 0 }
+    }
+
     /// Whether an update is averaged: the `updates`-th, in the epoch with this number, from 0.
     pub(crate) fn takes(&self, epoch: u64, updates: u64) -> bool {
         epoch >= self.from_epoch && updates.is_multiple_of(self.every.max(1))
@@ -110,6 +134,17 @@ impl Average {
         let newest: Vec<(usize, Tensor<1>)> = statistics.iter().map(newest).collect();
         self.values = approach_on_device(means, &latest.iter().collect::<Vec<_>>(), share);
         newest.into_iter().for_each(|(place, value)| self.values[place] = value);
+    }
+
+    /// Whether a model has running statistics.
+    pub(crate) fn has_statistics<M: Module>(model: &M) -> bool {
+        !Weights::of(model).statistics.is_empty()
+    }
+
+    /// Takes the running statistics of a model with the averaged weights.
+    pub(crate) fn take_statistics<M: Module>(&mut self, model: &M) {
+        let Weights { values, statistics, .. } = Weights::of(model);
+        statistics.iter().for_each(|place| self.values[*place] = values[*place].clone());
     }
 
     /// The model with the averaged weights; as it is before the first update.

@@ -258,6 +258,14 @@ impl TrainConfig {
             let allowed = "left out there, or `equal` be left out";
             return Err(ConfigError { key: "average.decay", found, allowed });
         }
+        if let Some(batches) = self.average.and_then(|own| own.statistics_batches)
+            && batches > 0
+            && self.average.is_some_and(|own| !own.evaluate)
+        {
+            let found = format!("{batches} beside `evaluate = false`: nothing would use them");
+            let allowed = "left out there, or `evaluate` be true";
+            return Err(ConfigError { key: "average.statistics_batches", found, allowed });
+        }
         let every = self.average.map_or(1, |average| average.every);
         check("average.every", every, |v| v >= 1, "at least 1")?;
         let begins = self.average.map_or(0, |average| average.from_epoch);
@@ -378,6 +386,10 @@ mod tests {
         check(
             r#"{"average": {"equal": true, "decay": 0.5}}"#,
             "average.decay` is 0.5 beside `equal = true`",
+        );
+        check(
+            r#"{"average": {"evaluate": false, "statistics_batches": 7}}"#,
+            "average.statistics_batches` is 7 beside `evaluate = false`",
         );
         check(
             r#"{"groups": [{"parameters": ["a"], "frozen": true, "weight_decay": 0.1}]}"#,

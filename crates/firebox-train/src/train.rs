@@ -142,6 +142,7 @@ where
 
 mod reading;
 mod saving;
+mod statistics;
 mod told;
 
 #[doc(hidden)]
@@ -277,6 +278,10 @@ impl<M: Module> Session<'_, M> {
             self.refuse_nothing(batches)?;
             let last_epoch = self.state.step >= total;
             let due = (self.state.epochs + 1).is_multiple_of(config.validate_every) || last_epoch;
+            // Without held-out data any epoch may be the best one.
+            if due || data.validation.is_none() {
+                self.renew_statistics(objective, data.train)?;
+            }
             let validation = match data.validation.filter(|_| due) {
                 Some(loader) => match self.validate(objective, loader)? {
                     Some(loss) => Some(loss),

@@ -1,24 +1,25 @@
-//! Accumulated batches with masked losses and a tail, scaled, clipped and averaged, against PyTorch
-//! (`golden_accumulate.py` wrote what it does), in one go and resumed.
+//! Accumulated batches with masked losses and a tail, scaled, clipped and averaged, and statistics of averaged weights,
+//! against PyTorch (`golden_accumulate.py` and `golden_update_bn.py` wrote what it does), in one go and resumed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burn::module::Param;
+use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData};
-use firebox_kernels::linear;
+use firebox_kernels::{BatchNorm, BatchNormConfig, linear};
 use firebox_loader::{
     Batch, LoadError, LoaderConfig, Position, Sample, Source, TrainLoader, TrainSource,
 };
-use firebox_models::Loss;
+use firebox_models::{Loss, Parameter, read_parameters};
 use firebox_train::{
     AdamWConfig, AverageConfig, Checkpoint, CheckpointConfig, Constant, Data, DynamicScale,
-    History, Keep, LossScale, Objective, Optimizer, Outcome, Schedule, Streams, TrainConfig,
-    load_weights,
+    History, Keep, LossScale, Objective, Optimizer, Outcome, Schedule, SgdConfig, Streams,
+    TrainConfig, load_weights,
 };
 use serde::Deserialize;
 use support::{Plan, weights};
@@ -115,6 +116,10 @@ impl Objective<Linear> for Masked {
 }
 
 fn loader(batch_size: usize) -> TrainLoader {
+    loader_of(golden().inputs, batch_size)
+}
+
+fn loader_of(inputs: Vec<f32>, batch_size: usize) -> TrainLoader {
     let config = LoaderConfig {
         batch_size,
         workers: 0,
@@ -122,7 +127,7 @@ fn loader(batch_size: usize) -> TrainLoader {
         seed: support::SEED,
         ..LoaderConfig::default()
     };
-    TrainLoader::new(Arc::new(Inputs(golden().inputs)), config, Device::default()).unwrap()
+    TrainLoader::new(Arc::new(Inputs(inputs)), config, Device::default()).unwrap()
 }
 
 fn model() -> Linear {
@@ -241,4 +246,109 @@ fn one_batch_is_its_parts() {
     };
     near("one batch", &run(6, 1), &run(3, 2));
     near("single samples", &run(1, 6), &run(3, 2));
+}
+
+/// What `golden_update_bn.py` wrote: parameters by name.
+#[derive(Deserialize)]
+struct Fitted {
+    inputs: Vec<f32>,
+    targets: Vec<f32>,
+    start: BTreeMap<String, Vec<f32>>,
+    latest: BTreeMap<String, Vec<f32>>,
+    two: BTreeMap<String, Vec<f32>>,
+    epoch: BTreeMap<String, Vec<f32>>,
+}
+
+#[derive(Module, Debug)]
+struct Normed {
+    input: Linear,
+    norm: BatchNorm,
+    output: Linear,
+}
+
+impl Normed {
+    fn new(start: &BTreeMap<String, Vec<f32>>) -> Self {
+        let device = Device::default();
+        let layer = |name: &str, [inputs, outputs]: [usize; 2]| {
+            let weight =
+                TensorData::new(start[&format!("{name}.weight")].clone(), [outputs, inputs]);
+            let bias = start[&format!("{name}.bias")].as_slice();
+            Linear {
+                weight: Param::from_tensor(Tensor::<2>::from_data(weight, &device).transpose()),
+                bias: Some(Param::from_tensor(Tensor::from_data(bias, &device))),
+            }
+        };
+        Self {
+            input: layer("input", [INPUT, 3]),
+            norm: BatchNormConfig::new(3).init(&device),
+            output: layer("output", [3, OUTPUT]),
+        }
+    }
+}
+
+/// The mean squared error.
+struct Near(Fitted);
+
+impl Objective<Normed> for Near {
+    fn loss(&self, model: &Normed, batch: &Batch, _: Streams) -> Loss {
+        let size = TIME * OUTPUT;
+        let rows = batch.indices.iter().flat_map(|index| &self.0.targets[index * size..][..size]);
+        let rows: Vec<f32> = rows.copied().collect();
+        let [samples, count] = [batch.len(), batch.len() * TIME];
+        let targets = TensorData::new(rows, [count, OUTPUT]);
+        let x = linear(batch.inputs.clone().reshape([count, INPUT]), &model.input);
+        let y = model.norm.forward(x.reshape([samples, TIME, 3])).reshape([count, 3]);
+        let error = linear(y, &model.output) - Tensor::<2>::from_data(targets, &Device::default());
+        Loss { value: error.square().mean(), weight: batch.len() as f64, parts: vec![] }
+    }
+}
+
+#[test]
+fn statistics_of_equal_averages_are_those_of_pytorchs_update_bn() {
+    let golden = || -> Fitted { read("update_bn.json") };
+    let (objective, loader) = (Near(golden()), loader_of(golden().inputs, 4));
+    let data = Data { train: &loader, validation: None };
+    let run = |own: AverageConfig, stop_at: Option<u64>| {
+        let folder = tempfile::tempdir().unwrap();
+        let sgd = SgdConfig { learning_rate: 0.2, momentum: 0.0, ..SgdConfig::default() };
+        let config = TrainConfig {
+            epochs: 2,
+            optimizer: Optimizer::Sgd(sgd),
+            clip: None,
+            loss_scale: LossScale::Off,
+            average: Some(AverageConfig { equal: true, from_epoch: 1, ..own }),
+            ..config(1)
+        };
+        let plan = Plan { stop_at, ..Plan::new(folder.path()) };
+        let model = || Normed::new(&golden().start);
+        let mut trained = plan.train(model(), &objective, data, &config).unwrap();
+        if stop_at.is_some() {
+            assert_eq!(trained.summary.outcome, Outcome::Interrupted);
+            let plan = Plan::resumed(folder.path());
+            trained = plan.train(model(), &objective, data, &config).unwrap();
+        }
+        read_parameters(&trained.model)
+    };
+    let over = |count| AverageConfig { statistics_batches: count, ..AverageConfig::default() };
+    // Each epoch has three batches; more than that are that many.
+    let cases = [
+        (over(None), golden().epoch),
+        (over(Some(9)), golden().epoch),
+        (over(Some(2)), golden().two),
+        (over(Some(0)), golden().latest),
+    ];
+    for (own, expected) in &cases {
+        let found = run(*own, None);
+        assert_eq!(found.len(), expected.len());
+        for Parameter { name, values, .. } in &found {
+            near(&format!("{name}, {:?}", own.statistics_batches), values, &expected[name]);
+        }
+        for stop_at in [2, 3, 4, 5] {
+            assert_eq!(run(*own, Some(stop_at)), found, "stopped after step {stop_at}");
+        }
+    }
+    // They are not what they were.
+    let [latest, epoch] =
+        [golden().latest, golden().epoch].map(|mut all| all.remove("norm.running_var").unwrap());
+    assert!(latest.iter().zip(epoch).any(|(latest, epoch)| (latest - epoch).abs() > 0.01));
 }

@@ -121,6 +121,44 @@ fn each_finding_has_its_figure_and_its_setting() {
         &alone,
         &["50.0 % of the time", "`loader.workers` of 1 would give about 2", "workers` from 0 to 1"],
     );
+    // A thread that fills fast enough, and is late now and then; at the first step alone; and never idle.
+    let filled = |waiting, filling| Event::Times {
+        step: 20,
+        steps: 20,
+        waiting,
+        upload: 0.0,
+        handing: 0.0,
+        filling,
+        computing: 2.0 - waiting,
+        reading_back: 0.0,
+        other: 0.0,
+    };
+    let waits = |of: &dyn Fn(u64) -> f64, waiting, filling| -> Vec<Event> {
+        let steps = (1..=20).map(|number| step(number, 100.0, of(number), 1.0));
+        steps.chain([filled(waiting, filling)]).collect()
+    };
+    let bursts = waits(&|number| if number % 4 == 0 { 80.0 } else { 0.0 }, 0.4, 1.0);
+    check(
+        &bursts,
+        &settings(),
+        &[
+            "20.0 % of the time",
+            "some take longer than others",
+            "up to 1.25×",
+            "prefetch` from 2 to 4",
+        ],
+    );
+    let none_ahead = Settings { workers: 0, ..settings() };
+    let start = waits(&|number| if number == 1 { 300.0 } else { 0.0 }, 0.3, 1.0);
+    for (found, settings, expected) in [
+        (&start, settings(), "nearly all of it before the first step"),
+        // What it fills takes from steps that need all cores.
+        (&waits(&|_| 6.0, 0.12, 1.99), settings(), "its threads fill batches all the time"),
+        (&waits(&|_| 5.5, 0.11, 0.11), none_ahead, "no thread of the loader fills batches"),
+    ] {
+        let said = lines(found, &settings).join(" ");
+        assert!(said.contains(expected) && !said.contains("prefetch"), "{said}");
+    }
     // A thread that hands batches over beside the steps takes longer than these and than what fills.
     let handed = |upload, handing, waiting, filling| Event::Times {
         step: 1,

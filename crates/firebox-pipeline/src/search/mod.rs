@@ -416,8 +416,7 @@ impl Search {
     /// Whether a trial with this error is put back: where it is none of its own, but not again and again. A
     /// trial that no worker can read something for would keep all of them from any other.
     fn puts_back(&self, trial: &TrialHandle<'_>, error: &PipelineError) -> bool {
-        let journal = matches!(error, PipelineError::Study(StudyError::Storage(_)));
-        is_shared(error) && (journal || trial.interruptions() < self.search.retries)
+        is_shared(error) && (is_of_journal(error) || trial.interruptions() < self.search.retries)
     }
 
     /// Runs a trial; what it says besides its value becomes the reason of its failure.
@@ -451,9 +450,10 @@ impl Search {
             }
             Ok(Ran::Pruned) => "given up early".to_owned(),
             Ok(Ran::Interrupted) => "interrupted; it is gone on with later".to_owned(),
-            Err(error) if self.puts_back(trial, error) => {
-                "put back, as the worker cannot go on".to_owned()
-            }
+            Err(error) if self.puts_back(trial, error) => match is_of_journal(error) {
+                true => "the journal failed; it is gone on with later".to_owned(),
+                false => "put back, as the worker cannot go on".to_owned(),
+            },
             Err(error) => format!("failed: {}", reason(error)),
         };
         let repeats = trial.trial().and_then(|trial| trial.repeats());
@@ -497,13 +497,18 @@ impl Search {
     }
 }
 
+/// Whether the journal of the search failed.
+fn is_of_journal(error: &PipelineError) -> bool {
+    matches!(error, PipelineError::Study(StudyError::Storage(_)))
+}
+
 /// Whether an error is none of the trial's own: the machine's, or of the data, which no trial changes.
 fn is_shared(error: &PipelineError) -> bool {
-    use PipelineError::{Data, Horizons, NoLabels, NoValidation, Normalise, Split, Study};
+    use PipelineError::{Data, Horizons, NoLabels, NoValidation, Normalise, Split};
     if matches!(error, Data(_) | Horizons(_) | NoLabels | NoValidation | Normalise(_) | Split(_)) {
         return true;
     }
-    if matches!(error, Study(StudyError::Storage(_))) {
+    if is_of_journal(error) {
         return true;
     }
     let mut cause = std::error::Error::source(error);
