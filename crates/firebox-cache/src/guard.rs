@@ -52,11 +52,28 @@ impl MappedFile {
     ///
     /// If it cannot be opened or mapped.
     pub fn of_path(path: &std::path::Path) -> io::Result<Self> {
+        Self::mapped(path, |_| None)
+    }
+
+    /// Maps a file that nobody should write to meanwhile: [`check`](Self::check) finds out who did.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened or mapped.
+    pub fn of_input(path: &std::path::Path) -> io::Result<Self> {
+        Self::mapped(path, |file| Some(Stamp::of(file)))
+    }
+
+    fn mapped(
+        path: &std::path::Path,
+        stamp: impl FnOnce(&Metadata) -> Option<Stamp>,
+    ) -> io::Result<Self> {
         let file = File::open(path)?;
+        let stamp = stamp(&file.metadata()?);
         // SAFETY: as for any reader that maps a file, what others write to it is garbage in its bytes, which are only
         // ever parsed; that it shrinks is caught.
         let map = unsafe { Mmap::map(&file) }?;
-        Ok(Self(Guard::new(map, file, path.to_owned(), None)))
+        Ok(Self(Guard::new(map, file, path.to_owned(), stamp)))
     }
 
     /// Its content.
@@ -330,14 +347,17 @@ mod fault {
         unsafe {
             let at = (*info).si_addr() as usize;
             let used = USED.load(Ordering::Acquire).min(REGIONS);
-            let within = |region: &&Region| {
-                let start = region.start.load(Ordering::Acquire);
-                start > 1 && start <= at && at < region.end.load(Ordering::Acquire)
+            let within = |region: &'static Region| {
+                let [start, end, again] = [&region.start, &region.end, &region.start]
+                    .map(|one| one.load(Ordering::Acquire));
+                // Another thread may have freed it meanwhile, and taken it for another map.
+                let is_one = start > 1 && start == again;
+                (is_one && start <= at && at < end).then_some((region, end))
             };
-            if let Some(region) = WATCHED[..used].iter().find(within) {
+            if let Some((region, end)) = WATCHED[..used].iter().find_map(within) {
                 let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
                 let first = at - at % page;
-                let length = region.end.load(Ordering::Acquire) - first;
+                let length = end - first;
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
                 let to = first as *mut c_void;
                 if libc::mmap(to, length, libc::PROT_READ, flags, -1, 0) != libc::MAP_FAILED {

@@ -28,7 +28,11 @@ impl Stream {
 fn fill(stream: Stream, out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") {
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+        {
             // SAFETY: the processor has the instructions that the function is compiled for.
             return unsafe { fill_avx512(stream, out) };
         }

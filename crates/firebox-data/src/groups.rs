@@ -80,7 +80,7 @@ impl<'a> Groups<'a> {
     /// Opens a file whose columns can all be taken; none if anything is odd.
     pub(crate) fn open(input: &'a Input, config: &'a DataConfig) -> Option<Self> {
         // Not mapped by polars, whose maps end the process when the file shrinks.
-        let file = MappedFile::of_path(&input.path).ok()?;
+        let file = MappedFile::of_input(&input.path).ok()?;
         let (stored, declared) = match input.format {
             Format::Arrow => Stored::arrow(file.bytes())?,
             _ => Stored::parquet(file.bytes())?,

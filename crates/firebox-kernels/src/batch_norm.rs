@@ -46,6 +46,9 @@ thread_local! {
 /// and 1, in place of its own momentum. Over batches with 1, 1/2, 1/3 and so on they become the mean of those of the
 /// batches, whatever they were before: PyTorch's `momentum=None`, with which `torch.optim.swa_utils.update_bn` fits them
 /// to averaged weights.
+///
+/// What a thread of rayon's takes up while it waits for others within this is under it, too: where models are trained
+/// side by side, let each have a pool of its own.
 pub fn with_batch_norm_momentum<T>(momentum: f64, f: impl FnOnce() -> T) -> T {
     while_set(&MOMENTUM, Some(momentum), f)
 }

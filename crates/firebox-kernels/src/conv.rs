@@ -147,7 +147,7 @@ fn check(x: Operand<'_>, [batch, time, channels]: [usize; 3], order: &str, layer
     let [output, input, kernel] = layer.weight.dims();
     let Conv1d { stride, dilation, groups, .. } = *layer;
     assert!(
-        channels == input * groups && kernel * stride * dilation > 0,
+        channels == input * groups && kernel > 0 && stride > 0 && dilation > 0,
         "a convolution of {} ({order}) with a weight of {:?} ([output channel, \
          channel / groups, kernel]), {groups} groups, stride {stride} and dilation {dilation}: the \
          channels must be the same, and kernel, stride and dilation at least 1 ({})",
@@ -165,9 +165,27 @@ fn check(x: Operand<'_>, [batch, time, channels]: [usize; 3], order: &str, layer
             types([operand("weight", &*layer.weight), operand("bias", &**bias)])
         );
     }
-    let padding = match layer.padding {
-        PaddingConfig1d::Valid => [0, 0],
+    let explicit = match layer.padding {
         PaddingConfig1d::Explicit(before, after) => [before, after],
+        PaddingConfig1d::Valid | PaddingConfig1d::Same => [0, 0],
+    };
+    // What is read at once has steps of all windows of a piece, and sixteen windows more.
+    let whole = |number: usize| number as u128;
+    let taps = whole(dilation).saturating_mul(whole(kernel - 1));
+    let steps = whole(stride).saturating_mul(256).saturating_add(taps.saturating_mul(2));
+    let steps = explicit.map(whole).into_iter().fold(steps, u128::saturating_add);
+    let numbers = [time, batch.max(1), channels.max(output).max(1)].map(whole);
+    let [time_steps, samples, width] = numbers;
+    let most = steps.saturating_add(time_steps).saturating_mul(samples).saturating_mul(width);
+    assert!(
+        most < whole(isize::MAX as usize / size_of::<f64>()),
+        "a convolution of {} ({order}) with a kernel of {kernel} taps, stride {stride}, dilation {dilation} and padding \
+         {explicit:?} reaches over more numbers than any memory has ({})",
+        x.dims(),
+        types([x, operand("weight", &*layer.weight)])
+    );
+    let padding = match layer.padding {
+        PaddingConfig1d::Valid | PaddingConfig1d::Explicit(..) => explicit,
         PaddingConfig1d::Same => {
             let reach =
                 time.div_ceil(stride).saturating_sub(1) * stride + dilation * (kernel - 1) + 1;

@@ -248,7 +248,8 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
                     String::new(),
                 );
             }
-            let later = StepTimes { waiting: (times.waiting - first).max(0.0), ..times };
+            let mut later = times;
+            later.waiting = (times.waiting - first).max(0.0);
             if let Some(gain) = later.ahead(settings.workers) {
                 return some(
                     format!(

@@ -1,7 +1,5 @@
 //! The device of a run, as the binary chose it. Which backends exist is not known here.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use burn::tensor::Device;
 use firebox_core::{MatmulPrecision, Precision, count};
 use firebox_kernels::{CpuKernels, CpuKernelsError};
@@ -75,14 +73,12 @@ impl ChosenDevice {
         })
     }
 
-    /// Runs work on a thread of rayon's pool if this is a processor: what it spreads over the pool then
-    /// starts without waking a thread first, which takes a fifth of a step of two milliseconds.
+    /// Runs work on a thread of a pool of its own if this is a processor: what it spreads over the pool then starts
+    /// without waking a thread first, which takes a fifth of a step of two milliseconds.
     ///
-    /// One thread of the pool is left to others. What finds no other thread free runs where it is. A pool of
-    /// one thread is left to others whole, and the work has another one of its own.
-    ///
-    /// The work must not wait for a thread that spreads work over the pool, too: one of the pool may take this
-    /// work while it waits for a part of that thread's, which then waits for this.
+    /// Never on the common pool. One of its threads that waits for a part of something would take the whole work
+    /// meanwhile, be it a training of hours: what it had begun would wait for that, and what it had said of its thread
+    /// would hold within. Where the system gives no threads, the work runs where it is.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         if self.backend != "cpu" {
             return work();
@@ -93,14 +89,10 @@ impl ChosenDevice {
             Ok(kernels) => kernels.force(work),
             Err(_) => work(),
         };
-        if rayon::current_num_threads() == 1
-            && let Ok(own) = rayon::ThreadPoolBuilder::new().num_threads(1).build()
-        {
-            return own.install(work);
-        }
-        match Place::take(rayon::current_num_threads() - 1) {
-            Some(_held) => rayon::scope(|_| work()),
-            None => work(),
+        let threads = rayon::current_num_threads();
+        match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
+            Ok(own) => own.install(work),
+            Err(_) => work(),
         }
     }
 
@@ -129,25 +121,6 @@ impl ChosenDevice {
             return Ok(None);
         }
         Ok(Some(format!("{:?}", CpuKernels::current()?).to_lowercase()))
-    }
-}
-
-/// Threads of the pool that run such work.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-
-/// One of these threads, given back when it is dropped.
-struct Place;
-
-impl Place {
-    fn take(most: usize) -> Option<Self> {
-        let more = |taken| (taken < most).then_some(taken + 1);
-        TAKEN.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).ok().map(|_| Self)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        TAKEN.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -193,6 +166,7 @@ fn vector_extensions() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::Barrier;
     use std::sync::mpsc::channel;
     use std::time::Duration;
@@ -230,6 +204,31 @@ mod tests {
         assert_eq!(run(), Ok(CpuKernels::Portable));
         let alone = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         assert_eq!(alone.install(run), Ok(CpuKernels::Portable));
+    }
+
+    #[test]
+    fn no_work_is_done_within_another() {
+        thread_local! {
+            static WITHIN: Cell<bool> = const { Cell::new(false) };
+        }
+        let device = ChosenDevice::named("cpu");
+        // A thread of it waits for the parts of others most of the time. On one pool, a third of all are done within.
+        let work = || {
+            let within = WITHIN.replace(true);
+            for _ in 0..10 {
+                let part = |_| std::thread::sleep(Duration::from_micros(100));
+                (0..4 * rayon::current_num_threads()).into_par_iter().for_each(part);
+            }
+            WITHIN.set(within);
+            within
+        };
+        for _ in 0..20 {
+            let found = std::thread::scope(|scope| {
+                let all = [(); 3].map(|()| scope.spawn(|| device.run(work)));
+                all.map(|one| one.join().unwrap())
+            });
+            assert_eq!(found, [false; 3]);
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! goes on from its newest checkpoint with smaller parts (see `division`).
 //!
 //! Nothing here allocates or waits. A process without such an allocator knows nothing of its memory,
-//! and dies as it always did.
+//! and dies as it always did. Of several trainings at a time in one process, the one that was begun last has the note;
+//! the others take no step that is noted.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -34,6 +35,10 @@ static IN_HAND: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 static BEYOND: AtomicBool = AtomicBool::new(false);
 /// What takes memory.
 const WORK: [BatchWork; 3] = [BatchWork::Step, BatchWork::Validation, BatchWork::Checkpoint];
+/// Number of the watch that has all this; 0 for none.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+/// The last number that was given.
+static WATCHES: AtomicU64 = AtomicU64::new(0);
 /// Where a note would be written.
 static NOTE: RwLock<Option<File>> = RwLock::new(None);
 
@@ -128,21 +133,35 @@ pub(crate) fn read_note(folder: &Path) -> Option<Shortage> {
 
 /// Keeps an empty note open for as long as a run goes on, and removes it if nothing came to be noted.
 #[derive(Debug)]
-pub(crate) struct Watch(Option<PathBuf>);
+pub(crate) struct Watch {
+    path: Option<PathBuf>,
+    number: u64,
+}
 
 impl Watch {
     /// Empties the note of this run, or makes it. A run that nobody would go on with has none.
     pub(crate) fn start(folder: &Path, resumed: bool) -> std::io::Result<Self> {
         let path = resumed.then(|| folder.join(NOTE_FILE));
         let file = path.as_ref().map(File::create).transpose()?;
+        let number = WATCHES.fetch_add(1, Relaxed) + 1;
         if let Ok(mut note) = NOTE.write() {
+            OWNER.store(number, Relaxed);
             *note = file;
+            forget();
         }
-        Ok(Self(path))
+        Ok(Self { path, number })
+    }
+
+    /// Whether no other one was begun later.
+    fn is_owner(&self) -> bool {
+        OWNER.load(Relaxed) == self.number
     }
 
     /// Says what takes memory from now on, of which step, in how many parts of how many samples each.
     pub(crate) fn begin(&self, work: BatchWork, step: u64, parts: u64, samples: u64) {
+        if !self.is_owner() {
+            return;
+        }
         let work = WORK.iter().position(|one| *one == work).unwrap_or_default() as u64;
         for (place, value) in IN_HAND.iter().zip([step, parts, samples, work]).rev() {
             place.store(value, Relaxed);
@@ -151,25 +170,36 @@ impl Watch {
 
     /// The same of what there is nothing left to give up for: the limit of [`limit_to`] does not count for it.
     pub(crate) fn begin_beyond(&self, work: BatchWork, step: u64, parts: u64, samples: u64) {
-        BEYOND.store(true, Relaxed);
+        if self.is_owner() {
+            BEYOND.store(true, Relaxed);
+        }
         self.begin(work, step, parts, samples);
     }
 
     /// Says that nothing of the kind is in hand.
     pub(crate) fn end(&self) {
-        IN_HAND[0].store(0, Relaxed);
-        BEYOND.store(false, Relaxed);
+        if self.is_owner() {
+            forget();
+        }
     }
+}
+
+/// Nothing is in hand.
+fn forget() {
+    IN_HAND[0].store(0, Relaxed);
+    BEYOND.store(false, Relaxed);
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.end();
-        if let Ok(mut note) = NOTE.write() {
+        if let Ok(mut note) = NOTE.write()
+            && self.is_owner()
+        {
+            forget();
             *note = None;
         }
         let empty = |path: &PathBuf| path.metadata().is_ok_and(|file| file.len() == 0);
-        if let Some(path) = self.0.as_ref().filter(|path| empty(path)) {
+        if let Some(path) = self.path.as_ref().filter(|path| empty(path)) {
             // An empty note that stays says nothing.
             let _ = std::fs::remove_file(path);
         }

@@ -34,7 +34,7 @@ use firebox_pipeline::{Finished, Outcome, PipelineError, Prepared, Source, refus
 
 use crate::device::Listed;
 use crate::output::{OutputError, say};
-use crate::terminal::{InHand, LogFormat, SOON, Terminal, write_line};
+use crate::terminal::{InHand, LogFormat, SOON, Terminal, write_line, write_line_within};
 
 /// Page faults of the system's allocator are a quarter of a CPU training step.
 #[global_allocator]
@@ -310,6 +310,9 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
 /// and schedulers do, sends it twice.
 const ONE_SIGNAL: Duration = Duration::from_millis(100);
 
+/// How long a signal waits for a terminal that stands still, as after Ctrl-S: the next one has to be heard.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// The first signal asks the work to stop soon, and says what is waited for, the other where no stage is known; the
 /// second ends the program.
 fn stop_on_signal(
@@ -330,13 +333,13 @@ fn stop_on_signal(
         } else {
             in_hand.stopping(otherwise)
         };
-        match log {
-            LogFormat::Text => write_line(&format!("\n{said}")),
+        let line = match log {
+            LogFormat::Text => format!("\n{said}"),
             LogFormat::Json => {
-                let event = serde_json::json!({ "event": "warning", "message": said });
-                write_line(&event.to_string());
+                serde_json::json!({ "event": "warning", "message": said }).to_string()
             }
-        }
+        };
+        write_line_within(PATIENCE, line);
         if again {
             std::process::exit(STOPPED_AT_ONCE);
         }

@@ -187,6 +187,23 @@ pub(crate) fn write_line(text: &str) {
     write_at_once(&mut std::io::stderr(), text);
 }
 
+/// [`write_line`], for which nobody waits longer than that.
+pub(crate) fn write_line_within(patience: Duration, text: String) {
+    let (done, waited_for) = std::sync::mpsc::channel();
+    let write = {
+        let text = text.clone();
+        move || {
+            write_line(&text);
+            let _ = done.send(());
+        }
+    };
+    match std::thread::Builder::new().spawn(write) {
+        Ok(_) => drop(waited_for.recv_timeout(patience)),
+        // There is no memory for a thread.
+        Err(_) => write_line(&text),
+    }
+}
+
 /// Text and end of the line in one write: workers share what they write to, and standard error is not buffered.
 fn write_at_once(out: &mut impl std::io::Write, text: &str) {
     let _ = out.write_all(format!("{text}\n").as_bytes());

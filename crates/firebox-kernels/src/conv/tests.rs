@@ -420,6 +420,26 @@ fn a_bias_must_fit() {
 }
 
 #[test]
+fn what_reaches_beyond_all_memory_is_refused() {
+    let device = Device::flex();
+    let layer = || init_conv1d(Stream::new(1, "weights"), 4, 4, 4, &device);
+    let same = PaddingConfig1d::Same;
+    // Some of their products wrap around to small numbers.
+    let cases = [
+        Conv1d { dilation: 1_537_228_672_809_129_301, padding: same.clone(), ..layer() },
+        Conv1d { dilation: 1 << 62, padding: same.clone(), ..layer() },
+        Conv1d { stride: 1 << 59, padding: same, ..layer() },
+        Conv1d { padding: PaddingConfig1d::Explicit(usize::MAX, 1), ..layer() },
+    ];
+    for layer in cases {
+        let run = || conv1d(Tensor::<3>::ones([1, 96, 4], &device), &layer, Precision::F32, None);
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_err();
+        let said = panic.downcast_ref::<String>().unwrap();
+        assert!(said.contains("reaches over more numbers than any memory has"), "{said}");
+    }
+}
+
+#[test]
 fn a_result_without_a_step_has_the_type_of_the_input() {
     let device = Device::flex();
     let layer = init_conv1d(Stream::new(1, "weights"), 4, 8, 5, &device);

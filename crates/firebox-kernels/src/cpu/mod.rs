@@ -228,9 +228,14 @@ impl<'a, T> Shared<'a, T> {
         Self { start, len, slice: std::marker::PhantomData }
     }
 
+    #[inline(always)]
+    fn holds(&self, at: usize, count: usize) -> bool {
+        at.checked_add(count).is_some_and(|end| end <= self.len)
+    }
+
     /// Where `count` numbers begin, some of which belong to the caller.
     fn pointer(&self, at: usize, count: usize) -> *mut T {
-        assert!(at + count <= self.len, "{count} numbers at {at} of {}", self.len);
+        assert!(self.holds(at, count), "{count} numbers at {at} of {}", self.len);
         self.start.wrapping_add(at)
     }
 
@@ -241,7 +246,7 @@ impl<'a, T> Shared<'a, T> {
     #[allow(clippy::mut_from_ref)]
     #[inline(always)]
     unsafe fn part(&self, at: usize, count: usize) -> &mut [T] {
-        assert!(at + count <= self.len, "a part of {count} at {at} of {} numbers", self.len);
+        assert!(self.holds(at, count), "a part of {count} at {at} of {} numbers", self.len);
         // SAFETY: inside the slice, by the assertion; not shared, by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), count) }
     }

@@ -27,6 +27,7 @@ pub(crate) fn layer_norm(
     epsilon: f32,
 ) -> (Vec<f32>, Moments) {
     let width = gamma.len();
+    assert!(is_of_rows(x, width, beta), "numbers of whole rows");
     let mut moments = vec![[0.0; 2]; x.len() / width];
     let write = |y: &mut [MaybeUninit<f32>]| {
         y.par_chunks_mut(ROWS * width)
@@ -39,6 +40,11 @@ pub(crate) fn layer_norm(
     (y, moments)
 }
 
+/// Whether `x` has whole rows of this width, and a shift as many numbers.
+fn is_of_rows(x: &[f32], width: usize, beta: Option<&[f32]>) -> bool {
+    x.len().is_multiple_of(width) && beta.is_none_or(|beta| beta.len() == width)
+}
+
 /// [`layer_norm`] in the place of `x`, without moments: there is no gradient of it.
 pub(crate) fn layer_norm_in_place(
     kernels: CpuKernels,
@@ -48,6 +54,7 @@ pub(crate) fn layer_norm_in_place(
     epsilon: f32,
 ) {
     let width = gamma.len();
+    assert!(is_of_rows(x, width, beta), "numbers of whole rows");
     let near = (NEAR / width).max(1) * width;
     x.par_chunks_mut(ROWS * width).for_each(|x| {
         let mut before = vec![0.0; near.min(x.len())];
@@ -68,7 +75,7 @@ pub(super) fn norm_rows(
     epsilon: f32,
     y: &mut [f32],
 ) {
-    assert_eq!(x.len(), y.len(), "a number for each");
+    assert!(x.len() == y.len() && is_of_rows(x, gamma.len(), beta), "a number for each");
     let mut moments = vec![[0.0; 2]; x.len() / gamma.len()];
     // SAFETY: the same memory, into which nothing but numbers is written.
     let y = unsafe { std::slice::from_raw_parts_mut(y.as_mut_ptr().cast(), y.len()) };
@@ -164,6 +171,12 @@ pub(crate) fn layer_norm_backward(
     dy: &[f32],
 ) -> Gradients {
     let width = gamma.len();
+    assert!(
+        dy.len() == x.len() && moments.len() * width == x.len(),
+        "a gradient of {} numbers for {}",
+        dy.len(),
+        x.len()
+    );
     let write = |dx: &mut [MaybeUninit<f32>]| -> Vec<_> {
         dx.par_chunks_mut(ROWS * width)
             .zip(x.par_chunks(ROWS * width))
