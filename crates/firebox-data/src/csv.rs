@@ -371,9 +371,8 @@ fn diagnose(
         Err(error) => return error,
     };
     let separator = separator(path, csv);
-    if let Some(line) = open_quote(&bytes) {
-        let problem = "a double quote is opened here and never closed";
-        return DataError::line(path, line, problem);
+    if let Some(error) = unclosed(path, &bytes) {
+        return error;
     }
     let numbers: Vec<(usize, &str)> = names
         .iter()
@@ -422,6 +421,12 @@ fn diagnose(
         }
     }
     DataError::malformed(path, Format::Csv, error.to_string())
+}
+
+/// What is wrong where a quote is never closed.
+pub(crate) fn unclosed(path: &Path, bytes: &[u8]) -> Option<DataError> {
+    let problem = "a double quote is opened here and never closed";
+    open_quote(bytes).map(|line| DataError::line(path, line, problem))
 }
 
 /// The line of a quote that is never closed.

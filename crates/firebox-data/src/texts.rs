@@ -154,7 +154,9 @@ fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
         Err(error) => {
             // Polars names no place.
             check_encoding(path)?;
-            return Err(malformed(error));
+            let is_csv = matches!(extension(path).as_str(), "csv" | "tsv");
+            let bytes = if is_csv { std::fs::read(path).unwrap_or_default() } else { vec![] };
+            return Err(csv::unclosed(path, &bytes).unwrap_or_else(|| malformed(error)));
         }
     };
     // A second column of a name is renamed by the reader, and would be another label.

@@ -256,8 +256,14 @@ impl Zone {
         match name {
             None | Some("UTC" | "Z") => Ok(Self::Utc),
             Some(name) => name.parse().map(Self::Named).map_err(|_| {
-                let zones = chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name());
-                crate::error::nearest(name, zones)
+                let zones = || chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name());
+                // Of a city without its continent.
+                let city = name.replace(' ', "_");
+                let is_city = |zone: &&str| {
+                    zone.rsplit('/').next().is_some_and(|own| own.eq_ignore_ascii_case(&city))
+                };
+                let of_city = zones().find(is_city).map(str::to_owned);
+                of_city.or_else(|| crate::error::nearest(name, zones()))
             }),
         }
     }

@@ -206,9 +206,14 @@ impl FewLabels {
         let independent = self.windows / self.block.max(1);
         let lines: Vec<String> = self.shares.iter().filter_map(|share| self.line(share)).collect();
         if lines.is_empty() {
-            let sentence =
-                "Nothing was fine-tuned from pre-trained weights, so nothing can be said of them.";
-            return Verdict { outcome: Outcome::NotMeasured, sentence: sentence.to_owned() };
+            let reached = self.main_score().map_or(String::new(), |score| {
+                let value = percent(score.estimate.value);
+                format!("; {} {value}{}", score.metric, within(&score.estimate, percent))
+            });
+            let sentence = format!(
+                "Nothing was fine-tuned from pre-trained weights, so nothing can be said of them{reached}."
+            );
+            return Verdict { outcome: Outcome::NotMeasured, sentence };
         }
         let mut scores = self.shares.iter().flat_map(|share| &share.arms);
         let range = match scores.any(|arm| arm.metrics.values().any(Estimate::has_interval)) {

@@ -89,8 +89,10 @@ fn number_anew(units: &mut [u32]) {
 /// any two windows. Source: Politis and White, "Automatic block-length selection for the dependent bootstrap", 2004, as
 /// corrected by Patton, Politis and White, 2009, for an autoregression of the first order.
 ///
-/// `labels` has the class of each labelled window, cut where a series ends.
-pub fn block_of_labels(labels: &[Vec<u32>]) -> usize {
+/// `labels` has the class of each labelled window, cut where a series ends, and `at_once`, at least 1, how many series go
+/// on at a time whose windows of a moment are drawn together: the block is of windows of one of them, and `n` is what each
+/// of them has in the mean, so that more series of the same time do not make it longer.
+pub fn block_of_labels(labels: &[Vec<u32>], at_once: f64) -> usize {
     let (mut pairs, mut agreeing) = (0u64, 0u64);
     let mut counts = std::collections::BTreeMap::<u32, u64>::new();
     for series in labels {
@@ -111,7 +113,7 @@ pub fn block_of_labels(labels: &[Vec<u32>]) -> usize {
         return 1;
     }
     let ratio = 2.0 * correlation / (1.0 - correlation * correlation);
-    let block = 1.5f64.cbrt() * ratio.powf(2.0 / 3.0) * all.cbrt();
+    let block = 1.5f64.cbrt() * ratio.powf(2.0 / 3.0) * (all / at_once.max(1.0)).cbrt();
     (block.round() as usize).clamp(1, windows)
 }
 
@@ -148,7 +150,7 @@ mod tests {
 
     #[test]
     fn labels_that_persist_make_blocks_and_others_do_not() {
-        let of = |change, seed| block_of_labels(&[bouts(600, change, seed)]);
+        let of = |change, seed| block_of_labels(&[bouts(600, change, seed)], 1.0);
         for seed in 0..20 {
             assert!(of(0.5, seed) <= 3, "{}", of(0.5, seed));
             let long = of(1.0 / 30.0, seed);
@@ -157,10 +159,18 @@ mod tests {
         // Most of one class is no persistence.
         let mut draws = Stream::new(3, "rare").draws();
         let rare: Vec<u32> = (0..600).map(|_| u32::from(draws.chance(0.05))).collect();
-        assert!(block_of_labels(&[rare]) <= 4);
-        assert_eq!(block_of_labels(&[vec![1; 50]]), 1);
-        assert_eq!(block_of_labels(&[]), 1);
-        assert!(block_of_labels(&[vec![0; 50], vec![1; 50]]) >= 50);
+        assert!(block_of_labels(&[rare], 1.0) <= 4);
+        assert_eq!(block_of_labels(&[vec![1; 50]], 1.0), 1);
+        assert_eq!(block_of_labels(&[], 1.0), 1);
+        assert!(block_of_labels(&[vec![0; 50], vec![1; 50]], 1.0) >= 50);
+        // As many windows of a moment as there are series are drawn together: no more moments for that.
+        let of = |series| {
+            let labels: Vec<_> = (0..series).map(|seed| bouts(600, 1.0 / 30.0, seed)).collect();
+            block_of_labels(&labels, series as f64) as f64
+        };
+        let alone = (0..20).map(|seed| block_of_labels(&[bouts(600, 1.0 / 30.0, seed)], 1.0));
+        let (one, many) = (alone.sum::<usize>() as f64 / 20.0, of(20));
+        assert!((0.8..1.25).contains(&(many / one)), "{one} {many}");
     }
 
     #[test]
@@ -181,7 +191,7 @@ mod tests {
                 let found = interval(block);
                 found.low <= 0.5 && 0.5 <= found.high
             };
-            held += u32::from(holds(block_of_labels(&[truth])));
+            held += u32::from(holds(block_of_labels(&[truth], 1.0)));
             naive += u32::from(holds(1));
         }
         let share = f64::from(held) / f64::from(runs as u32);

@@ -188,13 +188,14 @@ fn the_linear_forecaster_is_scikit_learns_ridge() {
         LinearData { samples: to - from, width, features: &readers[place], targets }
     };
     let fit = Linear::fit(&data(0), Some(&data(1))).unwrap();
-    assert_eq!(fit.penalty, golden["penalty"].as_f64().unwrap());
+    assert_eq!(fit.penalties, floats(&golden["penalties"]));
+    assert_ne!(fit.penalties[0], fit.penalties[1]);
     let expected = floats(&golden["predicted"]);
     let found = fit.predict(&data(2));
     let size = expected.iter().map(|v| v * v).sum::<f64>();
     let error: f64 = found.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum();
     assert!((error / size).sqrt() < 1e-6, "{}", (error / size).sqrt());
-    assert!(Linear::fit(&data(0), None).unwrap().penalty <= 1e-4);
+    assert!(Linear::fit(&data(0), None).unwrap().penalties.iter().all(|own| *own <= 1e-4));
     // Each output is fitted to the samples that have it: few are lacking of the first, most of the second.
     let mut draws = Stream::new(9, "lacking").draws();
     let all = data(0);

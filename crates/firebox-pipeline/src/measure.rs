@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::{Labels, WindowList, count};
+use firebox_core::{Labels, Split, WindowList, count};
 use firebox_data::Ingested;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
@@ -195,7 +195,61 @@ pub(crate) fn channel_names(windows: &Windows) -> Vec<String> {
 
 /// What is said of windows: their split, their channels, and the defects of the data.
 pub(crate) fn data_tables(windows: &Windows) -> Vec<Table> {
-    vec![split_table(windows), channel_table(&windows.ingested), defect_table(&windows.ingested)]
+    let (channels, defects) = (channel_table(&windows.ingested), defect_table(&windows.ingested));
+    [Some(split_table(windows)), class_table(windows), Some(channels), Some(defects)]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Classes of which a table has a row; more would be read by nobody.
+const CLASSES: usize = 100;
+
+/// How many windows of each part have each class; none where no window has one.
+fn class_table(windows: &Windows) -> Option<Table> {
+    let Split { train, validation, test, .. } = &windows.parts;
+    let parts: [&firebox_core::Windows; 3] = [train, validation, test];
+    let classes = train.classes();
+    let count = |part: &&firebox_core::Windows| {
+        let mut counts = vec![0_usize; classes.len()];
+        for label in part.windows().iter().filter_map(|window| window.label) {
+            if let Some(count) = counts.get_mut(label as usize) {
+                *count += 1;
+            }
+        }
+        counts
+    };
+    let counts: Vec<Vec<usize>> = parts.iter().map(count).collect();
+    if counts.iter().flatten().all(|count| *count == 0) {
+        return None;
+    }
+    let of = |class: usize| counts.iter().map(move |part| part[class]);
+    let row = |class: usize| {
+        let counts = of(class).map(|count| count.to_string());
+        std::iter::once(classes[class].clone()).chain(counts).collect()
+    };
+    let rows: Vec<Vec<String>> = (0..classes.len().min(CLASSES)).map(row).collect();
+    let untested: Vec<&str> = (0..classes.len())
+        .filter(|class| of(*class).any(|count| count > 0) && counts[2][*class] == 0)
+        .map(|class| classes[class].as_str())
+        .collect();
+    let mut notes = vec![];
+    if !untested.is_empty() {
+        let shown: Vec<&str> = untested.iter().copied().take(10).collect();
+        let more = match untested.len() - shown.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        notes.push(format!(
+            "No test window is of {}{more}: scores say nothing of that, and macro averages count 0 for one that is answered.",
+            shown.join(", ")
+        ));
+    }
+    if classes.len() > CLASSES {
+        notes.push(format!("The first {CLASSES} of {} classes.", classes.len()));
+    }
+    let columns = ["class", "training", "validation", "test"];
+    Some(table("Classes", notes.join(" "), &columns, rows))
 }
 
 pub(crate) fn table(title: &str, note: String, columns: &[&str], rows: Vec<Vec<String>>) -> Table {

@@ -96,7 +96,7 @@ pub(crate) fn in_time(
 ) -> Together {
     if !has_clock || units_of(windows, |series| series as usize) < 2 {
         let share_a_step = footprint.div_ceil(stride.max(1));
-        return Together::every(share_a_step.max(block_of_labels(&of_series(windows))));
+        return Together::every(share_a_step.max(block_of_labels(&of_series(windows), 1.0)));
     }
     by_moments(windows, set, footprint, stride, Persist::OfSeries)
 }
@@ -176,13 +176,15 @@ fn by_moments(
     let block = match persist {
         // Labels persist over as many windows of each of the series that go on at once.
         Persist::OfSeries => {
-            let block = share_a_step.max(block_of_labels(&of_series(windows)));
+            // Of each series that goes on at a moment, so many windows share a step.
+            let series = at_once as f64 / share_a_step.max(1) as f64;
+            let block = share_a_step.max(block_of_labels(&of_series(windows), series));
             (at_once * block).div_ceil(share_a_step.max(1)).max(block)
         }
         Persist::OfMoments => {
             let begins: Vec<i64> = moments.iter().map(|[start, _]| *start).collect();
             let (labels, in_each) = of_moments(windows, &begins);
-            at_once.max(in_each * block_of_labels(&[labels]))
+            at_once.max(in_each * block_of_labels(&[labels], 1.0))
         }
     };
     Together { block: block.clamp(1, order.len().max(1)), order, units: vec![] }

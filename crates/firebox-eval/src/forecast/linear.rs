@@ -1,6 +1,6 @@
 //! The linear forecaster: ridge regression on the features of a window, all outputs at once.
 //!
-//! Its penalty is chosen on validation windows, its centres and weights come from training windows;
+//! The penalty of each output is chosen on validation windows, its centres and weights come from training windows;
 //! the test is not known here.
 
 use rayon::prelude::*;
@@ -59,14 +59,15 @@ pub struct Linear {
     /// `[output]`
     intercept: Vec<f64>,
     width: usize,
-    /// The penalty that was chosen, in units of the mean variance of the features.
-    pub penalty: f64,
+    /// The penalty that was chosen for each output, in units of the mean variance of the features.
+    pub penalties: Vec<f64>,
 }
 
 impl Linear {
     /// Minimises `‖y − X·w − b‖² / n + λ · v · ‖w‖²` with `v` the mean variance of the features, for
-    /// each penalty λ, and takes that of the least squared error on `validation`; without one, the
-    /// smallest that can be solved. `None` if there is no sample, or nothing can be solved.
+    /// each penalty λ, and takes for each output that of its least squared error on `validation`, so that none
+    /// depends on what else is forecast; without one, the smallest that can be solved. `None` if there is no sample, or
+    /// nothing can be solved.
     pub fn fit(train: &LinearData<'_>, validation: Option<&LinearData<'_>>) -> Option<Self> {
         let moments = Moments::of(train)?;
         let parts = moments.by_output(train);
@@ -77,9 +78,29 @@ impl Linear {
         let Some(validation) = validation.filter(|data| data.samples > 0) else {
             return fits.into_iter().next();
         };
-        let measured = fits.map(|fit| (fit.squared_error(validation), fit));
-        let finite = measured.filter(|(error, _)| error.is_finite());
-        finite.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, fit)| fit)
+        let mut best: Option<(Vec<f64>, Self)> = None;
+        for fit in fits {
+            let errors = fit.squared_errors(validation);
+            let Some((least, chosen)) = &mut best else {
+                best = Some((errors, fit));
+                continue;
+            };
+            for (output, error) in errors.into_iter().enumerate() {
+                if error < least[output] || (least[output].is_nan() && !error.is_nan()) {
+                    least[output] = error;
+                    chosen.take(output, &fit);
+                }
+            }
+        }
+        best.filter(|(errors, _)| errors.iter().all(|error| error.is_finite())).map(|(_, fit)| fit)
+    }
+
+    /// Takes an output of another one.
+    fn take(&mut self, output: usize, other: &Self) {
+        let own = output * self.width..(output + 1) * self.width;
+        self.weights[own.clone()].copy_from_slice(&other.weights[own]);
+        self.intercept[output] = other.intercept[output];
+        self.penalties[output] = other.penalties[output];
     }
 
     /// Forecasts of all samples; the targets are not read.
@@ -109,14 +130,21 @@ impl Linear {
             let (mut all, next) = (all?, next?);
             all.weights.extend(next.weights);
             all.intercept.extend(next.intercept);
+            all.penalties.extend(next.penalties);
             Some(all)
         })?
     }
 
-    fn squared_error(&self, data: &LinearData<'_>) -> f64 {
-        let pairs = self.predict(data).into_iter().zip(data.targets);
-        let pairs = pairs.filter(|(_, wanted)| !wanted.is_nan());
-        pairs.map(|(found, wanted)| (found - f64::from(*wanted)).powi(2)).sum()
+    /// The squared error of each output.
+    fn squared_errors(&self, data: &LinearData<'_>) -> Vec<f64> {
+        let outputs = self.intercept.len();
+        let mut errors = vec![0.0; outputs];
+        for (at, (found, wanted)) in self.predict(data).into_iter().zip(data.targets).enumerate() {
+            if !wanted.is_nan() {
+                errors[at % outputs] += (found - f64::from(*wanted)).powi(2);
+            }
+        }
+        errors
     }
 }
 
@@ -256,6 +284,6 @@ impl Moments {
             solve(&factor, width, row);
             intercept[output] -= row.iter().zip(&self.mean).map(|(w, mean)| w * mean).sum::<f64>();
         }
-        Some(Linear { weights, intercept, width, penalty })
+        Some(Linear { weights, intercept, width, penalties: vec![penalty; outputs] })
     }
 }

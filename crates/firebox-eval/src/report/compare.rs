@@ -180,7 +180,7 @@ impl SideBySide {
             let (name, outcome) = (report.run.clone(), outcome.to_owned());
             vec![name, outcome, steps(run), best, told(run), duration(report.seconds)]
         });
-        let note = "Losses compare between runs of one kind that learn by the same loss. Each test score is the one that the run itself tells first.";
+        let note = "Losses compare between runs of one kind that learn the same targets by the same loss, in the same units: those of values and of changes do not. Each test score is the one that the run itself tells first.";
         Table {
             title: "Runs".to_owned(),
             note: note.to_owned(),

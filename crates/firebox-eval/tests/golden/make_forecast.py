@@ -3,7 +3,7 @@
     python make_forecast.py
 
 Errors and R² by scikit-learn, MASE by its definition in NumPy, and ridge regression by scikit-learn, of which ours
-takes its penalty in units of the samples and of the mean variance of the features. Needs scikit-learn and NumPy.
+takes the penalty of each output in units of the samples and of the mean variance of the features. Needs scikit-learn and NumPy.
 """
 
 import json
@@ -45,21 +45,22 @@ def ridge(random):
     rows = random.standard_normal((train + validation + test, width)) * np.linspace(0.3, 3, width) + 4
     rows[:, 3] = rows[:, 2] + 1e-3 * random.standard_normal(len(rows))
     rows[:, 8] = 7
-    targets = rows @ random.standard_normal((width, outputs)) + 3 * random.standard_normal((len(rows), outputs))
+    targets = rows @ random.standard_normal((width, outputs)) + [3, 0.02] * random.standard_normal((len(rows), outputs))
     rows, targets = rows.astype(np.float32).astype(float), targets.astype(np.float32).astype(float)
     x, y = rows[:train], targets[:train]
     variance = x.var(0).mean()
-    best = None
-    for penalty in PENALTIES:
-        fit = Ridge(alpha=penalty * variance * train).fit(x, y)
-        held_out = slice(train, train + validation)
-        error = ((fit.predict(rows[held_out]) - targets[held_out]) ** 2).sum()
-        if best is None or error < best[0]:
-            best = (error, penalty, fit)
+    held_out = slice(train, train + validation)
+    best = [None] * outputs
+    for output in range(outputs):
+        for penalty in PENALTIES:
+            fit = Ridge(alpha=penalty * variance * train).fit(x, y[:, output])
+            error = ((fit.predict(rows[held_out]) - targets[held_out, output]) ** 2).sum()
+            if best[output] is None or error < best[output][0]:
+                best[output] = (error, penalty, fit.predict(rows[train + validation:]))
     return {
         "sizes": [train, validation, test], "width": width, "rows": rows.ravel().tolist(),
-        "targets": targets.ravel().tolist(), "penalty": best[1],
-        "predicted": best[2].predict(rows[train + validation:]).ravel().tolist(),
+        "targets": targets.ravel().tolist(), "penalties": [penalty for _, penalty, _ in best],
+        "predicted": np.stack([predicted for *_, predicted in best], 1).ravel().tolist(),
     }
 
 

@@ -395,7 +395,7 @@ fn verdict(
         let why = format!("only {texts} {are} independent, too few for a claim");
         (Outcome::TooFewWindows, why)
     } else if all.clone().all(|difference| difference.is_above_zero()) {
-        (Outcome::Beats, "it beats every baseline".to_owned())
+        (Outcome::Beats, "on these texts, in this one training, it beats every baseline".to_owned())
     } else {
         (Outcome::DoesNotBeat, "it does not beat every baseline".to_owned())
     };
