@@ -61,6 +61,11 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         let problem = "a double quote is opened in the header and not closed on its line: close it, or name the column on one line";
         return Err(DataError::line(path, 1, problem));
     }
+    if line.matches('"').count() % 2 == 1 {
+        // The reader of the rows would take all of them for a part of the header.
+        let problem = "a double quote stands alone within the name of a column: write that name in double quotes, with two for this one";
+        return Err(DataError::line(path, 1, problem));
+    }
     let names: Vec<String> = names.iter().map(|name| name.trim().to_owned()).collect();
     if names.iter().all(String::is_empty) {
         return Err(DataError::line(path, 1, "the header is empty: it must name the columns"));

@@ -38,18 +38,18 @@ type Primitive = FloatTensor<Flex>;
 const OPERATION: &str = "batch normalisation";
 
 thread_local! {
-    /// What is taken in place of the momentum of each [`BatchNorm`].
+    /// What is taken in place of the momentum of each [`BatchNorm`], all of which are in training then.
     static MOMENTUM: Cell<Option<f64>> = const { Cell::new(None) };
 }
 
-/// Runs a function in which every [`BatchNorm`] on this thread moves its running statistics by this share, between 0
-/// and 1, in place of its own momentum. Over batches with 1, 1/2, 1/3 and so on they become the mean of those of the
-/// batches, whatever they were before: PyTorch's `momentum=None`, with which `torch.optim.swa_utils.update_bn` fits them
-/// to averaged weights.
+/// Runs a function in which every [`BatchNorm`] on this thread is one in training, also where nothing wants a gradient, and
+/// moves its running statistics by this share, between 0 and 1, in place of its own momentum. Over batches with 1, 1/2,
+/// 1/3 and so on they become the mean of those of the batches, whatever they were before: PyTorch's `momentum=None`, with
+/// which `torch.optim.swa_utils.update_bn` fits them to averaged weights.
 ///
 /// What a thread of rayon's takes up while it waits for others within this is under it, too: where models are trained
 /// side by side, let each have a pool of its own.
-pub fn with_batch_norm_momentum<T>(momentum: f64, f: impl FnOnce() -> T) -> T {
+pub fn with_batch_statistics<T>(momentum: f64, f: impl FnOnce() -> T) -> T {
     while_set(&MOMENTUM, Some(momentum), f)
 }
 
@@ -273,7 +273,7 @@ impl BatchNorm {
 
     /// Whether the statistics of the batch are used.
     fn is_training(&self) -> bool {
-        self.gamma.is_require_grad()
+        MOMENTUM.get().is_some() || self.gamma.is_require_grad()
     }
 
     /// Whether so many rows are normalised by their own mean and variance: one row alone has a variance of zero, which
@@ -349,8 +349,8 @@ impl BatchNorm {
         let (gamma, beta) = (self.gamma.val(), self.beta.val());
         let tracked = x.is_autodiff() || gamma.is_autodiff() || beta.is_autodiff();
         if !tracked {
-            let affine = self.affine(op, &flex(gamma), &flex(beta), None);
             let x = flex(x).to_contiguous();
+            let affine = self.affine(op, &flex(gamma), &flex(beta), Some(&x));
             return Tensor::from_primitive::<Flex>(op.run(&x, &affine));
         }
         let (x, x_guard) = flex_in_graph(x).into_parts();
@@ -407,7 +407,7 @@ impl BatchNorm {
     /// wanted of them.
     pub(crate) fn without_gradients(&self) -> Option<Affine> {
         let (gamma, beta) = (self.gamma.val(), self.beta.val());
-        let fits = plain(&gamma) && plain(&beta);
+        let fits = plain(&gamma) && plain(&beta) && !self.is_training();
         fits.then(|| self.affine_of(self.running(), &flex(gamma), &flex(beta)))
     }
 }

@@ -198,7 +198,7 @@ pub use attention::{
     disentangled_attention, self_attention, self_attention_masked,
 };
 pub use batch_norm::{
-    BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic, with_batch_norm_momentum,
+    BatchNorm, BatchNormConfig, NormEpilogue, RunningStatistic, with_batch_statistics,
 };
 pub use batched::batched_product;
 pub use conv::{conv1d, conv1d_channels_first, init_conv1d};

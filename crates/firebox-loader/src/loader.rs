@@ -108,6 +108,15 @@ impl TrainLoader {
 
     /// The batches from `position` to the end of its epoch. None if the epoch has ended there.
     pub fn epoch(&self, position: Position) -> Batches {
+        self.batches(position, Some(Arc::clone(&self.parked)))
+    }
+
+    /// The same by threads that end with it: those that have the next epoch's first batches ready keep them.
+    pub fn epoch_beside(&self, position: Position) -> Batches {
+        self.batches(position, None)
+    }
+
+    fn batches(&self, position: Position, parked: Option<Arc<Mutex<Option<Uploads>>>>) -> Batches {
         let per_epoch = self.batches_per_epoch();
         let end = Position { epoch: position.epoch, batch: per_epoch };
         let plan = || Arc::clone(&self.plan);
@@ -115,24 +124,25 @@ impl TrainLoader {
             _ if position >= end => State::Ended,
             (Some(only), _) => State::Same(Box::new(only.clone()), plan(), position),
             (None, Some(set)) => State::Resident(set.clone(), plan(), position),
-            (None, None) => State::Running(self.threads(position)),
+            (None, None) => State::Running(self.threads(position, parked.is_some())),
         };
-        let parked = Some(Arc::clone(&self.parked));
         let stream = Stream::new(self.config.seed, "masking").substream(position.epoch);
         let masking = self.masking.is_on().then_some((self.masking, stream));
         Batches { state, parked, end, masking, waited: Duration::ZERO, device: self.device.clone() }
     }
 
-    /// Threads that begin at a position: those that wait there, or new ones.
-    fn threads(&self, position: Position) -> Uploads {
-        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Threads that begin at a position: those that wait there, or new ones; or, where none are `kept` for the next epoch,
+    /// new ones that end with this one.
+    fn threads(&self, position: Position, kept: bool) -> Uploads {
+        let parked = || self.parked.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let parked = if kept { parked() } else { None };
         if let Some(waiting) = parked.filter(|waiting| waiting.position() == position) {
             return waiting;
         }
         let source: Arc<dyn Source> = Arc::clone(&self.source) as Arc<dyn Source>;
         let end = Position { epoch: position.epoch, batch: self.batches_per_epoch() };
         let alarm = Some(self.alarm.0.clone());
-        uploads(source, &self.plan, [position, end], true, (&self.config, &self.device), alarm)
+        uploads(source, &self.plan, [position, end], kept, (&self.config, &self.device), alarm)
     }
 
     /// Batches of an epoch, partial ones included: the same number in every epoch.

@@ -80,20 +80,14 @@ impl ChosenDevice {
     /// meanwhile, be it a training of hours: what it had begun would wait for that, and what it had said of its thread
     /// would hold within. Where the system gives no threads, the work runs where it is.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        if self.backend != "cpu" {
-            return work();
-        }
-        // Which kernels run is said by thread.
-        let kernels = CpuKernels::current();
-        let work = move || match kernels {
-            Ok(kernels) => kernels.force(work),
-            Err(_) => work(),
-        };
+        self.own_pool().run(work)
+    }
+
+    /// The pool of [`run`](Self::run), for work that comes bit by bit.
+    pub(crate) fn own_pool(&self) -> OwnPool {
         let threads = rayon::current_num_threads();
-        match rayon::ThreadPoolBuilder::new().num_threads(threads).build() {
-            Ok(own) => own.install(work),
-            Err(_) => work(),
-        }
+        let build = || rayon::ThreadPoolBuilder::new().num_threads(threads).build().ok();
+        OwnPool(if self.backend == "cpu" { build() } else { None })
     }
 
     /// Its number among those of its backend.
@@ -121,6 +115,21 @@ impl ChosenDevice {
             return Ok(None);
         }
         Ok(Some(format!("{:?}", CpuKernels::current()?).to_lowercase()))
+    }
+}
+
+/// A pool for what one thread asks for; none where work runs where it is.
+pub(crate) struct OwnPool(Option<rayon::ThreadPool>);
+
+impl OwnPool {
+    /// Runs work on a thread of it.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let Some(pool) = &self.0 else { return work() };
+        // Which kernels run is said by thread.
+        match CpuKernels::current() {
+            Ok(kernels) => pool.install(|| kernels.force(work)),
+            Err(_) => pool.install(work),
+        }
     }
 }
 

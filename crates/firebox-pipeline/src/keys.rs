@@ -3,7 +3,7 @@
 
 use firebox_core::{EqualPolicy, Key, KeyBuilder, Labels, Normalisation, SplitRule};
 use firebox_loader::Shuffle;
-use firebox_train::{CheckpointConfig, NonFinite, TrainConfig};
+use firebox_train::{AverageConfig, CheckpointConfig, NonFinite, TrainConfig};
 use serde::Serialize;
 
 use crate::feed::{drawn_on_device, effective};
@@ -153,7 +153,9 @@ pub(crate) fn learnt_by(train: &TrainConfig) -> TrainConfig {
         true => train.checkpoint.clone(),
         false => CheckpointConfig { keep, ..CheckpointConfig::default() },
     };
-    TrainConfig { checkpoint, ..train.clone() }
+    // Averages had no statistics of their own once.
+    let average = train.average.map(AverageConfig::in_full);
+    TrainConfig { checkpoint, average, ..train.clone() }
 }
 
 /// What of `[window]` decides anything: whole series have no strides between windows.

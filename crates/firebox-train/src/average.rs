@@ -58,6 +58,12 @@ impl AverageConfig {
     /// of so many batches is within a tenth of what the statistics of one batch are from it.
     pub const STATISTICS_BATCHES: u64 = 100;
 
+    /// The same with the batches that statistics are computed over, where there are some.
+    pub fn in_full(self) -> Self {
+        let batches = Some(self.statistics_batches()).filter(|batches| *batches > 0);
+        Self { statistics_batches: batches, ..self }
+    }
+
     /// Batches over which running statistics are computed anew before each validation.
     pub(crate) fn statistics_batches(&self) -> u64 {
         let default = if self.equal { Self::STATISTICS_BATCHES } else { 0 };
@@ -136,9 +142,10 @@ impl Average {
         newest.into_iter().for_each(|(place, value)| self.values[place] = value);
     }
 
-    /// Whether a model has running statistics.
-    pub(crate) fn has_statistics<M: Module>(model: &M) -> bool {
-        !Weights::of(model).statistics.is_empty()
+    /// Whether a model in training has running statistics, all of which training moves.
+    pub(crate) fn moves_statistics<M: Module>(model: &M) -> bool {
+        let Weights { statistics, is_frozen, .. } = Weights::of(model);
+        !statistics.is_empty() && !is_frozen
     }
 
     /// Takes the running statistics of a model with the averaged weights.
@@ -166,8 +173,12 @@ struct Weights {
     values: Vec<Tensor<1>>,
     /// Places of running statistics among them.
     statistics: Vec<usize>,
-    /// Whether the part that is visited is one, and those around it.
-    within: Vec<bool>,
+    /// Names of the part that is visited, and of those around it.
+    within: Vec<String>,
+    /// Whether the scale of the normalisation in hand wants a gradient.
+    is_trained: bool,
+    /// Whether some statistics stand beside a scale that wants none.
+    is_frozen: bool,
 }
 
 impl Weights {
@@ -180,7 +191,7 @@ impl Weights {
 
 impl ModuleVisitor for Weights {
     fn enter_module(&mut self, name: &str, _: &str) {
-        self.within.push(names_statistic(name));
+        self.within.push(name.to_owned());
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
@@ -190,8 +201,13 @@ impl ModuleVisitor for Weights {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.base().inner();
         let size = value.shape().num_elements();
-        if self.within.last() == Some(&true) {
-            self.statistics.push(self.values.len());
+        match self.within.last().map(String::as_str) {
+            Some("gamma") => self.is_trained = param.val().is_require_grad(),
+            Some(name) if names_statistic(name) => {
+                self.statistics.push(self.values.len());
+                self.is_frozen |= !self.is_trained;
+            }
+            _ => {}
         }
         self.values.push(value.reshape([size]));
     }

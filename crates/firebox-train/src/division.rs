@@ -33,6 +33,8 @@ pub enum BatchWork {
     Validation,
     /// A checkpoint after a step: a copy of weights and moments, beside what steps keep for the next ones.
     Checkpoint,
+    /// Training batches after a step, of which averaged weights get their running statistics.
+    Statistics,
 }
 
 impl BatchWork {
@@ -47,6 +49,7 @@ impl std::fmt::Display for BatchWork {
             Self::Step => "step",
             Self::Validation => "the validation after step",
             Self::Checkpoint => "a checkpoint after step",
+            Self::Statistics => "the statistics of averaged weights after step",
         })
     }
 }
@@ -77,6 +80,7 @@ impl std::fmt::Display for Division {
                 "gradients are averaged; the batch of an update stays as it was, but for what a model computes over a batch (such as BatchNorm), which is of each part",
             ),
             BatchWork::Validation => ("held-out batch", "losses are averaged"),
+            BatchWork::Statistics => ("batch of them", "statistics are averaged"),
             BatchWork::Checkpoint => {
                 return write!(
                     f,
@@ -157,7 +161,9 @@ impl Divisions {
         let parts = match work {
             // Of a checkpoint there is nothing to divide, and buffers are given up but once.
             BatchWork::Checkpoint => (!self.are_lean()).then_some(parts.max(1)),
-            BatchWork::Step | BatchWork::Validation => (samples > 1).then_some(parts.max(1) * 2),
+            BatchWork::Step | BatchWork::Validation | BatchWork::Statistics => {
+                (samples > 1).then_some(parts.max(1) * 2)
+            }
         };
         let Some(parts) = parts else {
             if work != BatchWork::Checkpoint {

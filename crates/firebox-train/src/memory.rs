@@ -31,10 +31,11 @@ static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Step, parts and samples of a part that are being computed, and what for, as its place in [`WORK`]; step 0
 /// for none.
 static IN_HAND: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
-/// Whether what is in hand may take more than [`LIMIT`], as long as the system gives it.
-static BEYOND: AtomicBool = AtomicBool::new(false);
+/// How much of what is in hand may take more than [`LIMIT`], as long as the system gives it.
+static BEYOND: AtomicU64 = AtomicU64::new(0);
 /// What takes memory.
-const WORK: [BatchWork; 3] = [BatchWork::Step, BatchWork::Validation, BatchWork::Checkpoint];
+const WORK: [BatchWork; 4] =
+    [BatchWork::Step, BatchWork::Validation, BatchWork::Checkpoint, BatchWork::Statistics];
 /// Number of the watch that has all this; 0 for none.
 static OWNER: AtomicU64 = AtomicU64::new(0);
 /// The last number that was given.
@@ -49,7 +50,7 @@ pub fn took(bytes: usize) -> bool {
     if held > PEAK.load(Relaxed) {
         PEAK.fetch_max(held, Relaxed);
     }
-    held <= LIMIT.load(Relaxed) || BEYOND.load(Relaxed)
+    held <= LIMIT.load(Relaxed) || BEYOND.load(Relaxed) > 0
 }
 
 /// Counts what is given back.
@@ -136,6 +137,8 @@ pub(crate) fn read_note(folder: &Path) -> Option<Shortage> {
 pub(crate) struct Watch {
     path: Option<PathBuf>,
     number: u64,
+    /// Whether what it has in hand counts in [`BEYOND`].
+    is_beyond: AtomicBool,
 }
 
 impl Watch {
@@ -146,10 +149,10 @@ impl Watch {
         let number = WATCHES.fetch_add(1, Relaxed) + 1;
         if let Ok(mut note) = NOTE.write() {
             OWNER.store(number, Relaxed);
+            IN_HAND[0].store(0, Relaxed);
             *note = file;
-            forget();
         }
-        Ok(Self { path, number })
+        Ok(Self { path, number, is_beyond: AtomicBool::new(false) })
     }
 
     /// Whether no other one was begun later.
@@ -170,32 +173,29 @@ impl Watch {
 
     /// The same of what there is nothing left to give up for: the limit of [`limit_to`] does not count for it.
     pub(crate) fn begin_beyond(&self, work: BatchWork, step: u64, parts: u64, samples: u64) {
-        if self.is_owner() {
-            BEYOND.store(true, Relaxed);
+        if !self.is_beyond.swap(true, Relaxed) {
+            BEYOND.fetch_add(1, Relaxed);
         }
         self.begin(work, step, parts, samples);
     }
 
     /// Says that nothing of the kind is in hand.
     pub(crate) fn end(&self) {
+        if self.is_beyond.swap(false, Relaxed) {
+            BEYOND.fetch_sub(1, Relaxed);
+        }
         if self.is_owner() {
-            forget();
+            IN_HAND[0].store(0, Relaxed);
         }
     }
 }
 
-/// Nothing is in hand.
-fn forget() {
-    IN_HAND[0].store(0, Relaxed);
-    BEYOND.store(false, Relaxed);
-}
-
 impl Drop for Watch {
     fn drop(&mut self) {
+        self.end();
         if let Ok(mut note) = NOTE.write()
             && self.is_owner()
         {
-            forget();
             *note = None;
         }
         let empty = |path: &PathBuf| path.metadata().is_ok_and(|file| file.len() == 0);

@@ -11,9 +11,10 @@ use burn::tensor::Device;
 use firebox_core::Stream;
 use firebox_kernels::{BatchNorm, BatchNormConfig, init_linear, linear};
 use firebox_loader::Batch;
-use firebox_models::{Loss, read_parameters};
+use firebox_models::{Loss, Parameter, read_parameters};
 use firebox_train::{
-    CheckpointConfig, Data, Keep, NonFinite, Objective, Outcome, Streams, TrainConfig,
+    AverageConfig, CheckpointConfig, DIVISIONS_FILE, Data, Keep, NonFinite, Objective, Outcome,
+    ParameterGroup, Streams, TrainConfig,
 };
 use support::{Plan, SEED, held_out, loader, steps};
 
@@ -115,4 +116,55 @@ fn a_rollback_brings_the_statistics_back() {
     let trained = Plan::new(folder.path()).train(model(), &objective, data, &config).unwrap();
     assert_eq!(trained.summary.counts.rollbacks, 1);
     assert!(named(&trained.model, "norm.running_mean").iter().all(|x| x.is_finite()));
+}
+
+#[test]
+fn statistics_of_averages_are_the_same_wherever_a_run_was_stopped() {
+    let (loader, validation) = (loader(24, 4), held_out(9));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let objective = ToMean { broken: None };
+    let equal = AverageConfig { equal: true, ..AverageConfig::default() };
+    let config = TrainConfig {
+        epochs: 3,
+        validate_every: 2,
+        average: Some(equal),
+        ..config(NonFinite::Stop)
+    };
+    let run = |config: &TrainConfig, divided: bool, stop_at: Option<u64>| {
+        let folder = tempfile::tempdir().unwrap();
+        if divided {
+            let division = r#"[{"work": "statistics", "step": 1, "parts": 2, "bytes": null}]"#;
+            std::fs::write(folder.path().join(DIVISIONS_FILE), division).unwrap();
+        }
+        let plan = Plan { stop_at, ..Plan::new(folder.path()) };
+        let mut trained = plan.train(model(), &objective, data, config).unwrap();
+        if stop_at.is_some() {
+            assert_eq!(trained.summary.outcome, Outcome::Interrupted);
+            let plan = Plan::resumed(folder.path());
+            trained = plan.train(model(), &objective, data, config).unwrap();
+        }
+        (read_parameters(&trained.model), trained.summary.best)
+    };
+    let frozen = ParameterGroup {
+        parameters: vec!["norm.*".to_owned()],
+        frozen: true,
+        ..ParameterGroup::default()
+    };
+    let frozen = TrainConfig { groups: vec![frozen], ..config.clone() };
+    let of = |(parameters, _): &(Vec<Parameter>, _), name: &str| -> Vec<f32> {
+        parameters.iter().find(|own| own.name == name).unwrap().values.clone()
+    };
+    let (whole, parts) = (run(&config, false, None), run(&config, true, None));
+    // Means of the same inputs, whatever they are divided into; variances of smaller batches are others.
+    let pairs = of(&whole, "norm.running_mean").into_iter().zip(of(&parts, "norm.running_mean"));
+    assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-5));
+    assert_ne!(of(&whole, "norm.running_var"), of(&parts, "norm.running_var"));
+    let still = run(&frozen, false, None);
+    assert_eq!(of(&still, "norm.running_mean"), [0.0; 2]);
+    // Within an epoch, at the end of one that is not validated, and of both that are.
+    for stop_at in [8, 6, 12, 18] {
+        assert_eq!(run(&config, false, Some(stop_at)), whole, "{stop_at}");
+        assert_eq!(run(&config, true, Some(stop_at)), parts, "{stop_at}");
+        assert_eq!(run(&frozen, false, Some(stop_at)), still, "{stop_at}");
+    }
 }

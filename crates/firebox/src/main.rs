@@ -322,10 +322,11 @@ fn stop_on_signal(
 ) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
+    // When the first one was dealt with, which takes a while where the terminal stands still.
     let mut first: Option<Instant> = None;
     ctrlc::set_handler(move || {
         let again = flag.swap(true, Ordering::SeqCst);
-        if first.get_or_insert_with(Instant::now).elapsed() < ONE_SIGNAL && again {
+        if again && first.is_some_and(|first| first.elapsed() < ONE_SIGNAL) {
             return;
         }
         let said = if again {
@@ -343,6 +344,7 @@ fn stop_on_signal(
         if again {
             std::process::exit(STOPPED_AT_ONCE);
         }
+        first = Some(Instant::now());
     })
     .map_err(unheard)?;
     outlive_the_terminal();

@@ -78,21 +78,23 @@ impl Linear {
         let Some(validation) = validation.filter(|data| data.samples > 0) else {
             return fits.into_iter().next();
         };
-        let mut best: Option<(Vec<f64>, Self)> = None;
-        for fit in fits {
-            let errors = fit.squared_errors(validation);
-            let Some((least, chosen)) = &mut best else {
-                best = Some((errors, fit));
-                continue;
-            };
-            for (output, error) in errors.into_iter().enumerate() {
-                if error < least[output] || (least[output].is_nan() && !error.is_nan()) {
-                    least[output] = error;
-                    chosen.take(output, &fit);
-                }
+        let fits: Vec<(Vec<f64>, Self)> =
+            fits.map(|fit| (fit.squared_errors(validation), fit)).collect();
+        let least = |error: &dyn Fn(&[f64]) -> f64| {
+            let finite = fits.iter().filter(|(errors, _)| error(errors).is_finite());
+            finite.min_by(|(a, _), (b, _)| error(a).total_cmp(&error(b))).map(|(_, fit)| fit)
+        };
+        let mut chosen = least(&|errors| errors.iter().sum())?.clone();
+        for output in 0..chosen.intercept.len() {
+            // An output of which nothing was measured has what is best for the others.
+            let measured = || (0..validation.samples).map(|at| validation.targets_of(at)[output]);
+            if measured().any(|target| !target.is_nan())
+                && let Some(fit) = least(&|errors| errors[output])
+            {
+                chosen.take(output, fit);
             }
         }
-        best.filter(|(errors, _)| errors.iter().all(|error| error.is_finite())).map(|(_, fit)| fit)
+        Some(chosen)
     }
 
     /// Takes an output of another one.

@@ -22,7 +22,7 @@ use super::data::{Loaded, NewData};
 use super::strange::Strange;
 use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
 use crate::cut::Cut;
-use crate::device::ChosenDevice;
+use crate::device::{ChosenDevice, OwnPool};
 use crate::error::PipelineError;
 use crate::kept::read_model;
 use crate::settle::{check_environment, matmul_of, multiplying};
@@ -72,7 +72,8 @@ fn apply_to_windows(
     let started = Instant::now();
     let card = saved.card.clone();
     let table = TableWriter::create(&output)?;
-    let work = Work { request, device, stop, listener, rule, heads, saved };
+    let pool = device.own_pool();
+    let work = Work { request, device, pool, stop, listener, rule, heads, saved };
     let done = std::thread::scope(|scope| {
         let (to_model, from_files) = sync_channel(0);
         let (to_file, from_model) = sync_channel(1);
@@ -302,6 +303,7 @@ impl Without {
 struct Work<'a> {
     request: &'a ApplyRequest,
     device: &'a ChosenDevice,
+    pool: OwnPool,
     stop: &'a Arc<AtomicBool>,
     listener: &'a dyn Listener,
     rule: WindowRule,
@@ -416,8 +418,7 @@ impl Work<'_> {
             let own: Vec<Window> = windows.windows().range(to..to + batch.len()).collect();
             to += batch.len();
             let given = (batch.inputs, batch.lengths.as_slice());
-            // Not all of the work: it waits for a thread that needs the pool to read.
-            self.device.run(|| {
+            self.pool.run(|| {
                 weights.during(|| {
                     self.heads.compute(model, &part.loaded.set, &own, given, &mut values);
                 });

@@ -298,7 +298,13 @@ fn in_a_look(scale: LossScale) -> LossScale {
 /// count as trained: later they are.
 pub(crate) fn in_a_step(run: &TrainConfig) -> TrainConfig {
     // From the first update on; there is no validation.
-    let averaged = |own| AverageConfig { from_epoch: 0, every: 1, evaluate: false, ..own };
+    let averaged = |own| AverageConfig {
+        from_epoch: 0,
+        every: 1,
+        evaluate: false,
+        statistics_batches: None,
+        ..own
+    };
     TrainConfig {
         optimizer: run.optimizer.clone(),
         clip: run.clip,

@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering;
 
 use burn::module::Module;
 use firebox_core::Stream;
-use firebox_kernels::with_batch_norm_momentum;
+use firebox_kernels::with_batch_statistics;
 use firebox_loader::{LoadError, Position, TrainLoader};
-use firebox_models::Loss;
 use tracing::info_span;
 
 use super::{Session, read};
@@ -20,7 +19,8 @@ use crate::types::check_batch;
 impl<M: Module> Session<'_, M> {
     /// Gives the average statistics that belong to its weights, if it is what will be validated: the means of those of
     /// some training batches, the first ones of the next epoch, whose masks and dropout are the same every time. Source:
-    /// `torch.optim.swa_utils.update_bn`, which takes all batches.
+    /// `torch.optim.swa_utils.update_bn`, which takes all batches. Where a normalisation is frozen, its statistics are the
+    /// latest, and so are those of all others.
     ///
     /// # Errors
     /// As those of a step, and if it is told to stop meanwhile.
@@ -29,19 +29,23 @@ impl<M: Module> Session<'_, M> {
         objective: &O,
         train: &TrainLoader,
     ) -> Result<(), TrainError> {
+        // A run that goes on here has taken no step yet.
+        self.freeze();
         let wanted = self.config.average.map_or(0, |average| average.statistics_batches());
         let count = wanted.min(train.batches_per_epoch());
-        if count == 0 || self.average.count == 0 || !Average::has_statistics(&self.model) {
+        if count == 0 || self.average.count == 0 || !Average::moves_statistics(&self.model) {
             return Ok(());
         }
         let _statistics = info_span!("statistics of the average").entered();
-        // What it needs is within what a step needs.
-        let (work, step) = (BatchWork::Step, self.state.step + 1);
+        // Of whoever stopped here before, these are others.
+        self.average.take_statistics(&self.model);
+        let (work, step) = (BatchWork::Statistics, self.state.step);
         loop {
-            let parts = self.divisions.parts(work, step);
+            // What steps had too little memory for, a pass may have too little for.
+            let parts = [work, BatchWork::Step].map(|work| self.divisions.parts(work, step));
+            let parts = parts[0].max(parts[1]);
             match if_memory_lasts(|| self.pass(objective, train, count, parts))? {
                 Some(model) => {
-                    self.watch.end();
                     self.average.take_statistics(&model);
                     return Ok(());
                 }
@@ -51,7 +55,7 @@ impl<M: Module> Session<'_, M> {
     }
 
     /// The model with the averaged weights after forward passes of so many batches, each in `parts`, which left it the
-    /// means of their statistics.
+    /// means of their statistics. In no graph: autodiff would keep all that is never asked for a gradient.
     fn pass<O: Objective<M>>(
         &mut self,
         objective: &O,
@@ -59,9 +63,9 @@ impl<M: Module> Session<'_, M> {
         count: u64,
         parts: u64,
     ) -> Result<M, TrainError> {
-        let model = self.average.apply(self.model.clone());
+        let model = self.average.apply(self.model.valid());
         let epoch = self.state.position.epoch + 1;
-        let mut batches = train.epoch(Position { epoch, batch: 0 });
+        let mut batches = train.epoch_beside(Position { epoch, batch: 0 });
         let [masks, dropout] = ["statistics masks", "statistics dropout"]
             .map(|purpose| Stream::new(self.run.seed, purpose));
         let mut passes = 0_u64;
@@ -71,19 +75,21 @@ impl<M: Module> Session<'_, M> {
             }
             let batch = self.next_batch(&mut batches).ok_or(TrainError::Short { epoch })??;
             check_batch(&batch)?;
-            for batch in batch.parts(parts) {
-                self.begin(BatchWork::Step, self.state.step + 1, parts, &batch);
+            let is_one = batch.len() == 1;
+            // A single window may be a single row, which has no statistics.
+            for batch in batch.parts(parts).into_iter().filter(|part| is_one || part.len() > 1) {
+                self.begin(BatchWork::Statistics, self.state.step, parts, &batch);
                 let samples = masks.substream(number);
                 let streams = Streams { samples, dropout: Some(dropout.substream(passes)) };
                 passes += 1;
-                let loss = with_batch_norm_momentum(1.0 / passes as f64, || {
+                let loss = with_batch_statistics(1.0 / passes as f64, || {
                     objective.loss(&model, &batch, streams)
                 });
-                let Loss { value, weight, .. } = loss;
                 // Memory is asked for one batch at a time, and its want is heard of here.
-                let value = value.detach().inner();
-                read(&[Loss { value, weight, parts: vec![] }], weight, &Gradients::default())?;
+                let weight = loss.weight;
+                read(&[loss], weight, &Gradients::default())?;
             }
+            self.watch.end();
         }
         Ok(model)
     }
