@@ -87,8 +87,11 @@ fn mib(bytes: u64) -> f64 {
 
 #[cfg(target_arch = "x86_64")]
 fn has_int8() -> bool {
-    std::arch::is_x86_feature_detected!("avx512vnni")
-        || std::arch::is_x86_feature_detected!("avxvnni")
+    let either = [
+        std::arch::is_x86_feature_detected!("avx512vnni"),
+        std::arch::is_x86_feature_detected!("avxvnni"),
+    ];
+    either.contains(&true)
 }
 
 #[cfg(target_arch = "aarch64")]
