@@ -54,7 +54,7 @@ impl Default for AverageConfig {
 }
 
 impl AverageConfig {
-    /// Default of [`statistics_batches`](Self::statistics_batches) where all weights count the same. A choice: the mean
+    /// Default of the field `statistics_batches` where all weights count the same. A choice: the mean
     /// of so many batches is within a tenth of what the statistics of one batch are from it.
     pub const STATISTICS_BATCHES: u64 = 100;
 
