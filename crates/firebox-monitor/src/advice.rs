@@ -250,7 +250,7 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
             }
             let mut later = times;
             later.waiting = (times.waiting - first).max(0.0);
-            if let Some(gain) = later.ahead(settings.workers) {
+            if let Some(gain) = later.ahead(settings.workers.min(threads)) {
                 return some(
                     format!(
                         "{said}; threads fill batches fast enough, but some take longer than others: more of them ahead would give up to {}×",

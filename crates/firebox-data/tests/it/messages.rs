@@ -80,7 +80,10 @@ fn empty_and_short_files() {
     assert_eq!((set.steps(), set.channels().len()), (1, 2));
     assert_snapshot!(csv("\n\n\n", ""), @"a.csv, line 1: the header is empty: it must name the columns");
     assert_snapshot!(csv("time,\"x\ny\"\n2024-01-02,1\n2024-01-03,2\n", ""), @"a.csv, line 1: a double quote is opened in the header and not closed on its line: close it, or name the column on one line");
-    for header in ["time,height 5\"", "time,\"x \"\"y\"\"\"", "\"time\", \"x\""] {
+    assert_snapshot!(csv("time,height 5\"\n2024-01-02,1\n2024-01-03,2\n", ""), @"a.csv, line 1: a double quote stands alone within the name of a column: write that name in double quotes, with two for this one");
+    for header in
+        ["time,\"height 5\"\"\"", "time,height 5\"2\"", "time,\"x \"\"y\"\"\"", "\"time\", \"x\""]
+    {
         let rows = "\n2024-01-02,1\n2024-01-03,2\n";
         files.write("quotes.csv", format!("{header}{rows}").into_bytes());
         let read = firebox_data::read(&files.config("quotes.csv", ""), &firebox_core::Silent);

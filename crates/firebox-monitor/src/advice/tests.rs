@@ -198,7 +198,13 @@ fn each_finding_has_its_figure_and_its_setting() {
         (Faster::Nothing, "all fill batches"),
     ] {
         let all = Settings { workers: 1 << 20, faster, ..settings() };
-        let said = lines(&[step(1, 100.0, 50.0, 1.0), times.clone()], &all).join(" ");
+        // Longer than any number of threads can make up for.
+        let mut slow = times.clone();
+        if let Event::Times { filling, .. } = &mut slow {
+            *filling = 1e9;
+        }
+        let steps = [step(1, 100.0, 0.0, 1.0), step(2, 100.0, 100.0, 1.0), slow];
+        let said = lines(&steps, &all).join(" ");
         assert!(said.contains("all fill batches") && said.contains(way_out), "{said}");
         assert_eq!(said.contains("resident"), faster == Faster::Memory, "{said}");
     }
