@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use firebox_core::{Labels, Split, WindowList, count};
+use firebox_core::{Labels, Split, WindowList, count, quoted};
 use firebox_data::Ingested;
 use firebox_eval::{
     EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
@@ -235,14 +235,9 @@ fn class_table(windows: &Windows) -> Option<Table> {
         .collect();
     let mut notes = vec![];
     if !untested.is_empty() {
-        let shown: Vec<&str> = untested.iter().copied().take(10).collect();
-        let more = match untested.len() - shown.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         notes.push(format!(
-            "No test window is of {}{more}: scores say nothing of that, and macro averages count 0 for one that is answered.",
-            shown.join(", ")
+            "No test window is of {}: scores say nothing of that, and macro averages count 0 for one that is answered.",
+            quoted(&untested, 10)
         ));
     }
     if classes.len() > CLASSES {

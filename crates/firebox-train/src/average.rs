@@ -167,14 +167,24 @@ impl Average {
     }
 }
 
+/// A part of a model, as far as averages are concerned.
+#[derive(Clone, Copy)]
+enum Part {
+    /// The scale of a normalisation.
+    Scale,
+    /// A running statistic of one.
+    Statistic,
+    Other,
+}
+
 /// Each float parameter of a model, flattened, in no graph.
 #[derive(Default)]
 struct Weights {
     values: Vec<Tensor<1>>,
     /// Places of running statistics among them.
     statistics: Vec<usize>,
-    /// Names of the part that is visited, and of those around it.
-    within: Vec<String>,
+    /// What the part that is visited is, and those around it.
+    within: Vec<Part>,
     /// Whether the scale of the normalisation in hand wants a gradient.
     is_trained: bool,
     /// Whether some statistics stand beside a scale that wants none.
@@ -191,7 +201,11 @@ impl Weights {
 
 impl ModuleVisitor for Weights {
     fn enter_module(&mut self, name: &str, _: &str) {
-        self.within.push(name.to_owned());
+        self.within.push(match name {
+            "gamma" => Part::Scale,
+            name if names_statistic(name) => Part::Statistic,
+            _ => Part::Other,
+        });
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
@@ -201,13 +215,13 @@ impl ModuleVisitor for Weights {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.base().inner();
         let size = value.shape().num_elements();
-        match self.within.last().map(String::as_str) {
-            Some("gamma") => self.is_trained = param.val().is_require_grad(),
-            Some(name) if names_statistic(name) => {
+        match self.within.last() {
+            Some(Part::Scale) => self.is_trained = param.val().is_require_grad(),
+            Some(Part::Statistic) => {
                 self.statistics.push(self.values.len());
                 self.is_frozen |= !self.is_trained;
             }
-            _ => {}
+            Some(Part::Other) | None => {}
         }
         self.values.push(value.reshape([size]));
     }

@@ -36,10 +36,8 @@ static BEYOND: AtomicU64 = AtomicU64::new(0);
 /// What takes memory.
 const WORK: [BatchWork; 4] =
     [BatchWork::Step, BatchWork::Validation, BatchWork::Checkpoint, BatchWork::Statistics];
-/// Number of the watch that has all this; 0 for none.
-static OWNER: AtomicU64 = AtomicU64::new(0);
-/// The last number that was given.
-static WATCHES: AtomicU64 = AtomicU64::new(0);
+/// Number of the watch that was started last, which has all this.
+static LAST: AtomicU64 = AtomicU64::new(0);
 /// Where a note would be written.
 static NOTE: RwLock<Option<File>> = RwLock::new(None);
 
@@ -146,10 +144,10 @@ impl Watch {
     pub(crate) fn start(folder: &Path, resumed: bool) -> std::io::Result<Self> {
         let path = resumed.then(|| folder.join(NOTE_FILE));
         let file = path.as_ref().map(File::create).transpose()?;
-        let number = WATCHES.fetch_add(1, Relaxed) + 1;
-        if let Ok(mut note) = NOTE.write() {
-            OWNER.store(number, Relaxed);
-            IN_HAND[0].store(0, Relaxed);
+        let note = NOTE.write();
+        let number = LAST.fetch_add(1, Relaxed) + 1;
+        IN_HAND[0].store(0, Relaxed);
+        if let Ok(mut note) = note {
             *note = file;
         }
         Ok(Self { path, number, is_beyond: AtomicBool::new(false) })
@@ -157,7 +155,7 @@ impl Watch {
 
     /// Whether no other one was begun later.
     fn is_owner(&self) -> bool {
-        OWNER.load(Relaxed) == self.number
+        LAST.load(Relaxed) == self.number
     }
 
     /// Says what takes memory from now on, of which step, in how many parts of how many samples each.

@@ -29,11 +29,14 @@ impl<M: Module> Session<'_, M> {
         objective: &O,
         train: &TrainLoader,
     ) -> Result<(), TrainError> {
-        // A run that goes on here has taken no step yet.
-        self.freeze();
         let wanted = self.config.average.map_or(0, |average| average.statistics_batches());
         let count = wanted.min(train.batches_per_epoch());
-        if count == 0 || self.average.count == 0 || !Average::moves_statistics(&self.model) {
+        if count == 0 || self.average.count == 0 {
+            return Ok(());
+        }
+        // A run that goes on here has taken no step yet.
+        self.freeze();
+        if !Average::moves_statistics(&self.model) {
             return Ok(());
         }
         let _statistics = info_span!("statistics of the average").entered();
