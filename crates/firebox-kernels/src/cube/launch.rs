@@ -131,7 +131,7 @@ fn run(inputs: [CubeTensor; 4], way: Way, keep: bool) -> Recorded<CubeBackend> {
         // SAFETY: the kernels index their buffers by sample, step, direction and unit, each of which
         // they compare with the sizes that the buffers were allocated with here, or have by the shapes
         // documented at `LstmOps`; lengths are at most `time` (`Lstm::forward` has checked them). No
-        // index exceeds 32 bits: gates alone would fill 32 GiB, in one buffer.
+        // index exceeds 32 bits: `lstm::gpu::kernels` composes layers of more steps, samples and units.
         unsafe {
             match cut {
                 Cut::Plain(tile) => forward::launch_unchecked(

@@ -37,8 +37,9 @@ fn multiplies(client: &Client, of: ElemType) -> bool {
     summed_in_f32(client).any(|config| config.a_type == of)
 }
 
-/// Multiplies into `out`, which is contiguous. Kernels of single threads multiply in the type of their operands; those
-/// of tensor cores take f32 as TF32 where the device has it (`adjust_dtypes` of cubek), and are refused where not.
+/// Multiplies into `out`, which is contiguous and may be f32 where the operands are halves: they are summed in f32. Kernels
+/// of single threads multiply in the type of their operands; those of tensor cores take f32 as TF32 where the device has it
+/// (`adjust_dtypes` of cubek), and are refused where not.
 ///
 /// # Panics
 /// If no kernel can be launched: the simplest takes every shape.
@@ -46,7 +47,7 @@ pub(super) fn multiply(left: CubeTensor, right: CubeTensor, out: &CubeTensor, wa
     let axes = left.shape().num_dims();
     let inner = left.shape()[axes - 1];
     let mut refused = vec![];
-    for strategy in kernels(out, inner, way) {
+    for strategy in kernels(left.dtype, out, inner, way) {
         match launch(&strategy, &left, &right, out) {
             Ok(()) => return,
             Err(error) => refused.push(format!("{strategy}: {error:?}")),
@@ -70,9 +71,9 @@ const HIGH: usize = 4096;
 /// Products of a sum from which on threads of their own wait for memory.
 const DEEP: usize = 256;
 
-/// The kernels for a product, the first that can be launched to be taken. Those that read by the tensor memory
+/// The kernels for a product of operands of a type, the first that can be launched to be taken. Those that read by the tensor memory
 /// accelerator are refused where the device has none, or an operand lies as it does not read it.
-fn kernels(out: &CubeTensor, inner: usize, way: ProductWay) -> Vec<Strategy> {
+fn kernels(of: DType, out: &CubeTensor, inner: usize, way: ProductWay) -> Vec<Strategy> {
     use TileMatmulKind::{Cmma, Mma};
     if let Some(asked) = way.asked.and_then(|asked| on_cores().into_iter().nth(asked)) {
         return vec![asked];
@@ -80,7 +81,7 @@ fn kernels(out: &CubeTensor, inner: usize, way: ProductWay) -> Vec<Strategy> {
     let unit = || Strategy::SimpleUnit(Default::default());
     let axes = out.shape().num_dims();
     let (rows, numbers) = (out.shape()[axes - 2], out.shape()[axes - 2] * out.shape()[axes - 1]);
-    match out.dtype {
+    match of {
         DType::F32 if way.f32 == F32Products::Tf32 && has_tf32(&out.client) => {
             vec![simple(Cmma, false), unit(), Strategy::Naive]
         }
@@ -162,9 +163,9 @@ fn launch(
     right: &CubeTensor,
     out: &CubeTensor,
 ) -> Result<(), MatmulSetupError> {
-    let of = dtype_to_storage_type(out.dtype);
+    let [of, to] = [left, out].map(|tensor| dtype_to_storage_type(tensor.dtype));
     let operand = |tensor: &CubeTensor| InputBinding::new(tensor.clone().binding(), of);
-    let mut types = MatmulElems::from_globals(&MatmulGlobalElems { lhs: of, rhs: of, out: of });
+    let mut types = MatmulElems::from_globals(&MatmulGlobalElems { lhs: of, rhs: of, out: to });
     let (strategy, out) = (strategy.clone().into(), out.clone());
     let client = out.client.clone();
     launch_ref(&strategy, &client, operand(left), operand(right), out.binding(), &mut types)

@@ -11,6 +11,8 @@ use burn_cubecl::cubecl::features::TypeUsage;
 /// [`Device::supports_dtype`](burn::tensor::Device::supports_dtype).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuProperties {
+    /// Bytes of the largest tensor that the device's memory is given out for.
+    pub largest_tensor: u64,
     /// Shared memory that one cube (a block of CUDA, a workgroup of Vulkan) may have, bytes.
     pub shared_memory: usize,
     /// Fewest and most threads that run in step (a warp, a subgroup).
@@ -37,6 +39,7 @@ impl GpuProperties {
             units.map(|unit| format!("{} → {}", unit.a_type, unit.cd_type)).collect();
         let int8 = properties.type_usage(dtype_to_storage_type(DType::I8));
         Some(Self {
+            largest_tensor: properties.memory.max_page_size,
             shared_memory: hardware.max_shared_memory_size,
             plane: [hardware.plane_size_min, hardware.plane_size_max],
             multiprocessors: hardware.num_streaming_multiprocessors,

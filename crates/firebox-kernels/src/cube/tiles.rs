@@ -12,7 +12,7 @@ use burn_cubecl::cubecl::CubeCount;
 use burn_cubecl::cubecl::tune::{
     AutotuneKey, LocalTuner, Tunable, TunableSet, TuneGroup, local_tuner,
 };
-use burn_cubecl::kernel::cast;
+use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeTuneId};
 use serde::{Deserialize, Serialize};
@@ -208,8 +208,22 @@ const TIMED: usize = 1 << 28;
 /// Tiles that are timed beside the kernel of cubek.
 const TIMED_TILES: usize = 2;
 
+/// A tensor whose numbers all lie within 32 bits of each other, if they are that few: a view of part of a larger one may lie
+/// over more.
+fn within_reach(x: CubeTensor) -> CubeTensor {
+    let few = u32::try_from(x.shape().num_elements()).is_ok();
+    let axes = 0..x.shape().num_dims();
+    let reach = axes.map(|axis| x.shape()[axis].saturating_sub(1) * x.meta.strides()[axis]);
+    match few && reach.sum::<usize>() > u32::MAX as usize {
+        true => into_contiguous(x),
+        false => x,
+    }
+}
+
 /// The product.
 pub(super) fn multiply(task: Task, way: ProductWay) -> CubeTensor {
+    let Task { left, right, .. } = task;
+    let task = Task { left: within_reach(left), right: within_reach(right), ..task };
     let hardware = hardware(&task.left.client);
     let Some(lie) = Lie::of(&task) else { return by_name(task, way) };
     let tiles = lie.tiles(&hardware, &task, way, lie.sizes);
@@ -230,9 +244,9 @@ pub(super) fn multiply(task: Task, way: ProductWay) -> CubeTensor {
     }
 }
 
-/// The product by a kernel of cubek.
+/// The product by a kernel of cubek, which sums in f32 and rounds to a half only where that is wanted.
 fn by_name(Task { left, right, bias, to, shape }: Task, way: ProductWay) -> CubeTensor {
-    let out = empty(&left, shape, left.dtype);
+    let out = empty(&left, shape, if to == DType::F32 { to } else { left.dtype });
     named::multiply(left, right, &out, way);
     let out = cast(out, to);
     match bias {

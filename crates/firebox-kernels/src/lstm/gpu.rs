@@ -25,7 +25,10 @@ pub(super) struct Chosen {
 /// The kernels for tensors of one type and device, as all that get here are; `None` if the layer must be composed of
 /// Burn's operations.
 pub(super) fn kernels(stack: &Stack<'_>, input: &Tensor<3>, directions: usize) -> Option<Chosen> {
-    let [batch, _, _] = input.dims();
+    let [batch, time, _] = input.dims();
+    // The kernels count in 32 bits.
+    let counted = directions.saturating_mul(batch).saturating_mul(time);
+    u32::try_from(counted.saturating_mul(stack.config.hidden)).ok()?;
     let dtype = compute_type(input.dtype(), stack.precision);
     let hidden = stack.config.hidden;
     let kernels = GpuKernels::of_layer(&input.device(), dtype, directions, batch, hidden).ok()?;

@@ -349,6 +349,41 @@ fn layers_in_halves_round_their_operands_alone() {
     });
 }
 
+/// Sums beyond what f16 holds: whichever kernel makes them, a result in f32 has them.
+#[test]
+fn sums_of_halves_that_no_half_holds_come_out_whole() {
+    alone(|device| {
+        if !GpuKernels::attends_on_tensor_cores(&device, DType::F16, 16) {
+            println!("skipped: no tensor cores for {:?}", DType::F16);
+            return;
+        }
+        let (rows, inner, columns) = (128, 2048, 128);
+        let sixes = |shape: [usize; 2]| Tensor::<2>::full(shape, 6.0, (&device, DType::F32));
+        let weight = Param::from_tensor(sixes([inner, columns]));
+        let layer = Linear { weight, bias: None };
+        let x = sixes([rows, inner]);
+        let made = || values(linear_in(Precision::F16, x.clone(), &layer));
+        let check = |found: Vec<f64>, what: &str| {
+            assert!(found.iter().all(|sum| *sum == 73_728.0), "{what}: {:?}", &found[..4]);
+        };
+        check(made(), "the one that is taken");
+        for (kernel, name) in product_kernels().iter().enumerate() {
+            let run = || with_product_kernel(kernel, made);
+            match catch_unwind(AssertUnwindSafe(run)) {
+                Ok(found) => check(found, name),
+                Err(why) => {
+                    let told = why.downcast_ref::<String>();
+                    let none = ["no tile", "no kernel multiplies"];
+                    match told.is_some_and(|told| none.iter().any(|none| told.contains(none))) {
+                        true => println!("skipped: {name} does not fit this device"),
+                        false => resume_unwind(why),
+                    }
+                }
+            }
+        }
+    });
+}
+
 /// The same numbers, the rows of which lie beside each other.
 fn across(x: Tensor<2>) -> Tensor<2> {
     let turned = x.inner().swap_dims(0, 1);
