@@ -36,7 +36,7 @@ pub(crate) fn run(name: &str, folder: &Path) -> anyhow::Result<()> {
         Some(("memory", workers)) => (Place::Memory, workers.parse().context("memory-N")?),
         None if case == "device" => (Place::Device, 0),
         None if case == "auto" => {
-            let room = Room { device: None, shared: true, host: free() };
+            let room = Room { shared: true, host: free(), ..Room::default() };
             let (place, why) = place(Resident::Auto, &shards, room)?;
             eprintln!("{place} with {} workers: {why}", default_workers());
             (place, default_workers())

@@ -215,14 +215,20 @@ impl Store {
     fn remove(&self, stored: &Stored) -> Result<bool, CacheError> {
         let Some(_alone) = lock::try_exclusive(&self.use_lock(stored))? else { return Ok(false) };
         if stored.bucket == REMOTE {
+            // Whoever reads it holds it beside whoever fetches it.
+            let read = self.lock(REMOTE, &stored.key.to_string(), "use");
+            let Some(_alone) = lock::try_exclusive(&read)? else { return Ok(false) };
             remote::remove_copy(&stored.path)?;
             return Ok(true);
         }
         // Renamed first, so that nobody finds a part of it.
         let gone = temporary(&self.bucket(stored.bucket), &stored.key.to_string());
-        fs::rename(&stored.path, &gone).map_err(CacheError::io("remove", &stored.path))?;
-        fs::remove_dir_all(&gone).map_err(CacheError::io("remove", &gone))?;
-        Ok(true)
+        let removed = fs::rename(&stored.path, &gone).and_then(|()| fs::remove_dir_all(&gone));
+        match removed {
+            // Whoever else prunes was faster.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+            removed => removed.map(|()| true).map_err(CacheError::io("remove", &stored.path)),
+        }
     }
 
     fn lock(&self, bucket: &str, key: &str, kind: &str) -> PathBuf {
@@ -239,7 +245,8 @@ impl Store {
     /// The copy of a remote file, and what there is of a later one.
     fn remote(&self, key: Key, path: &Path, listing: &mut Listing) -> Result<(), CacheError> {
         let lock = remote::lock(path);
-        let in_use = lock::is_held(&lock);
+        let read = self.lock(REMOTE, &key.to_string(), "use");
+        let in_use = lock::is_held(&lock) || lock::is_held(&read);
         let mut left = 0;
         for part in remote::parts(path)? {
             let (bytes, _) = measure(&part)?;

@@ -123,7 +123,10 @@ impl SampleSpec {
     /// How shards hold the samples: without padding where not all are of one length.
     fn layout(&self) -> Layout {
         let [longest, _] = self.shape;
-        let is_packed = self.samples.iter().any(|(steps, _)| (*steps as usize) < longest);
+        // A column of samples of one length holds no more numbers of each than this.
+        let is_wide = longest.saturating_mul(self.shape[1]) > i32::MAX as usize;
+        let is_packed =
+            is_wide || self.samples.iter().any(|(steps, _)| (*steps as usize) < longest);
         Layout { shape: self.shape, storage: self.storage, is_packed }
     }
 
@@ -231,13 +234,7 @@ impl Samples {
             // They have done their work; one that stays does no harm.
             let _ = fs::remove_file(receipt_path(folder, index));
         }
-        // What was begun before may have more shards.
-        for index in manifest.files.len().. {
-            let _ = fs::remove_file(receipt_path(folder, index));
-            if fs::remove_file(folder.join(shard_name(index))).is_err() {
-                break;
-            }
-        }
+        remove_further(folder, manifest.files.len());
         flush_folder(folder)?;
         Ok(Self::open(folder, false)?)
     }
@@ -411,6 +408,26 @@ fn refuse_other(folder: &Path, spec: &SampleSpec) -> Result<(), CacheError> {
         .map_err(|error| CacheError::io("write", &begun)(error.into()))?;
     // Not a moment without one: the folder would be of somebody else.
     replace_flushed(&begun, &text)
+}
+
+/// Removes shards with this number and larger ones, of what was begun before with more of them, and what was left of each.
+/// Several are made at once, so that there may be gaps between them.
+fn remove_further(folder: &Path, first: usize) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if shard_number(&name).is_some_and(|number| number >= first) {
+            // One that stays does no harm.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The number of the shard that a file is, or a receipt or an unfinished part of.
+fn shard_number(name: &str) -> Option<usize> {
+    let (number, kind) = name.strip_prefix("shard-")?.split_once('.')?;
+    let is_own = ["arrow", "arrow.part", "json", "json.part"].contains(&kind);
+    number.parse().ok().filter(|_| is_own)
 }
 
 fn shard_name(index: usize) -> String {

@@ -179,6 +179,24 @@ impl Store {
         lock::mark_used(&path);
         Ok(Hold { _lock: lock })
     }
+
+    /// Does work that makes a result of a bucket which others keep, or finds it made, while nobody else does: waits for
+    /// whoever is at it, until `stop` is true. `waiting` is called first if there is someone.
+    ///
+    /// # Errors
+    ///
+    /// When it is stopped, or the lock cannot be taken.
+    pub fn alone<T: Send>(
+        &self,
+        (bucket, key): (&str, Key),
+        stop: &AtomicBool,
+        waiting: impl FnOnce(),
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, CacheError> {
+        let path = lock::path(&self.root, bucket, &key.to_string(), "make");
+        let _lock = lock::exclusive(&path, stop, waiting)?;
+        Ok(lock::apart(work))
+    }
 }
 
 fn warn(listener: &dyn Listener, message: String) {

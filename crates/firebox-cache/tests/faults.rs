@@ -249,7 +249,12 @@ fn samples_of_unlike_lengths_take_their_own_steps_on_the_disk_and_no_more() {
     };
     Samples::write(folder.path(), &padded, &Silent, long).unwrap();
     assert_eq!((files().len(), files().iter().sum::<u64>() > 10_800_000), (1000, true));
-    // Under the same key, they are made anew, and no file of no use is left.
+    // Under the same key, they are made anew, and no file of no use is left: not of one that was killed either, which has
+    // gaps where threads were at several ends.
+    fs::remove_file(folder.path().join("shard-00050.arrow")).unwrap();
+    fs::write(folder.path().join("shard-00777.arrow.part"), "begun").unwrap();
+    fs::write(folder.path().join("shard-00778.json"), "{}").unwrap();
+    fs::write(folder.path().join("shard-of-mine.txt"), "kept").unwrap();
     let packed = spec((0..1000).map(short).collect());
     let read = |sample: usize, out: &mut Vec<f32>| {
         out.extend((0..short(sample).0 * 3).map(|at| (sample * 10) as f32 + at as f32));
@@ -259,6 +264,9 @@ fn samples_of_unlike_lengths_take_their_own_steps_on_the_disk_and_no_more() {
     // 47 KB of values in shards of at most 20 KB each.
     assert!(samples.bytes() < 100_000, "{}", samples.bytes());
     assert!(files().len() < 10 && files().iter().sum::<u64>() == samples.bytes(), "{:?}", files());
+    let left = ["shard-00777.arrow.part", "shard-00778.json", "shard-of-mine.txt"]
+        .map(|name| folder.path().join(name).exists());
+    assert_eq!(left, [false, false, true]);
     let order: Vec<usize> = (0..1000).map(|place| place * 389 % 1000).collect();
     for steps in [1, 3, 5, 900, 1000] {
         let mut out = vec![f32::NAN; order.len() * steps * 3];

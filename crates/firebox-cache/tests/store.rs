@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use firebox_cache::{AUGMENTED, CacheError, SERIES, Shards, Store, augmented_key};
+use firebox_cache::{AUGMENTED, CacheError, REMOTE, SERIES, Shards, Store, TOKENS, augmented_key};
 use firebox_core::*;
 
 const SEED: u64 = 42;
@@ -761,4 +762,56 @@ fn tasks_of_a_pool_that_want_entries_of_each_other_do_not_wait_for_good() {
         done.store(true, Ordering::SeqCst);
         watch.join().unwrap();
     });
+}
+
+#[test]
+fn the_copy_of_a_remote_file_that_is_read_stays_when_others_prune() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path()).unwrap();
+    let key = Key::builder("copy", 1).finish();
+    let folder = root.path().join(REMOTE).join(key.to_string());
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("bars.csv"), "close\n1\n").unwrap();
+    fs::write(folder.join("manifest.json"), r#"{"url":"https://host/bars.csv","blake3":""}"#)
+        .unwrap();
+    fs::write(folder.join("lock"), "").unwrap();
+    let held = store.hold(REMOTE, key).unwrap();
+    assert!(store.list().unwrap().stored[0].in_use);
+    let pruned = store.prune(0).unwrap();
+    assert_eq!((pruned.removed.len(), pruned.kept_in_use.len()), (0, 1));
+    assert!(folder.join("bars.csv").is_file());
+    drop(held);
+    assert_eq!(store.prune(0).unwrap().removed.len(), 1);
+    assert!(!folder.join("bars.csv").exists());
+}
+
+#[test]
+fn what_others_keep_in_a_bucket_is_made_by_one_at_a_time() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path()).unwrap();
+    let key = Key::builder("alone", 1).finish();
+    let (stop, at_it, waits) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let one = || {
+        let work = || {
+            assert_eq!(at_it.fetch_add(1, Ordering::SeqCst), 0);
+            std::thread::sleep(Duration::from_millis(20));
+            at_it.fetch_sub(1, Ordering::SeqCst);
+        };
+        let waiting = || {
+            waits.fetch_add(1, Ordering::SeqCst);
+        };
+        store.alone((TOKENS, key), &stop, waiting, work).unwrap();
+    };
+    std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(one))));
+    assert!(waits.into_inner() >= 1);
+    let error = store.alone(
+        (TOKENS, key),
+        &stop,
+        || (),
+        || {
+            stop.store(true, Ordering::SeqCst);
+            store.alone((TOKENS, key), &stop, || (), || ()).unwrap_err()
+        },
+    );
+    assert!(matches!(error.unwrap(), CacheError::Stopped));
 }

@@ -1,6 +1,6 @@
 //! Texts with labels, and with the places of their evidence: what is read, generated and learnt from.
 
-/// Texts, each with every label's truth. All lists but `labels` have one entry for each text.
+/// Texts, each with every label's truth. All lists but `labels` and `empty` have one entry for each text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelledTexts {
     /// The texts.
@@ -13,6 +13,10 @@ pub struct LabelledTexts {
     pub spans: Vec<Option<[usize; 2]>>,
     /// What texts belong together by, such as their author.
     pub groups: Vec<Option<String>>,
+    /// The row of each in its table, counted from 1.
+    pub rows: Vec<usize>,
+    /// Rows that were left out because they have no text.
+    pub empty: Vec<usize>,
 }
 
 impl LabelledTexts {

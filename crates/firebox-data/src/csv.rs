@@ -3,11 +3,13 @@
 //! Polars says only that something did not parse; on failure the file is looked through again, so
 //! that the message can name the row and the value.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
+use firebox_cache::MappedFile;
 use firebox_core::count;
 use polars::prelude::*;
 
@@ -139,24 +141,91 @@ fn scan(line: &str, separator: u8) -> (Vec<String>, bool) {
 
 /// The types that the mapping needs: channels as `number`, everything else as text.
 fn schema(names: &[String], mapping: &Mapping, number: &DataType) -> SchemaRef {
-    let numbers: Vec<&str> = mapping.channels.iter().map(|channel| channel.name.as_str()).collect();
+    let numbers: HashSet<&str> =
+        mapping.channels.iter().map(|channel| channel.name.as_str()).collect();
     let field = |name: &String| {
-        let is_number = numbers.contains(&name.as_str());
+        let is_number = numbers.contains(name.as_str());
         let kind = if is_number { number.clone() } else { DataType::String };
         Field::new(name.as_str().into(), kind)
     };
     Arc::new(names.iter().map(field).collect())
 }
 
-/// Columns, and the last of all: polars looks for fields that are too many behind that one alone, and rows that
-/// have some would be read shifted.
-fn with_last(mut columns: Vec<PlSmallStr>, names: &[String]) -> Vec<PlSmallStr> {
-    if let Some(last) = names.last()
-        && !columns.iter().any(|column| column.as_str() == last)
-    {
-        columns.push(last.as_str().into());
+/// Records with the number of the line that each begins in, from 0, without what ends it. A line feed within quotes ends
+/// none; quotes begin as in [`scan`].
+fn records(bytes: &[u8], separator: u8) -> impl Iterator<Item = (usize, &[u8])> {
+    let (mut rest, mut line) = (bytes, 0);
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (mut quoted, mut begins, mut lines, mut end) = (false, true, 0, rest.len());
+        for (place, byte) in rest.iter().enumerate() {
+            match byte {
+                // Two within quotes close and open them.
+                b'"' if quoted => (quoted, begins) = (false, true),
+                b'"' if begins => quoted = true,
+                b'\n' if !quoted => {
+                    end = place;
+                    break;
+                }
+                b'\n' => lines += 1,
+                byte if *byte == separator => begins = true,
+                byte => begins &= byte.is_ascii_whitespace(),
+            }
+        }
+        let (record, first) = (&rest[..end], line);
+        rest = rest.get(end + 1..).unwrap_or_default();
+        line += lines + 1;
+        Some((first, record.strip_suffix(b"\r").unwrap_or(record)))
+    })
+}
+
+/// The first record that has more fields than there are columns: the number of the line that it begins in, from 0, and its
+/// fields. Polars looks for such only where it reads all columns, and would read the fields behind the one that is too many
+/// as those of other columns.
+fn surplus(bytes: &[u8], separator: u8, columns: usize) -> Option<(usize, usize)> {
+    let most = columns.saturating_sub(1);
+    let separators = |line: &[u8]| line.iter().filter(|byte| **byte == separator).count();
+    if !bytes.contains(&b'"') {
+        let mut lines = bytes.split(|byte| *byte == b'\n').map(separators).enumerate();
+        return lines.find(|(_, found)| *found > most).map(|(line, found)| (line, found + 1));
     }
-    columns
+    records(bytes, separator).find_map(|(line, record)| {
+        // Most have no more separators than may be, wherever they stand.
+        let many = separators(record) > most;
+        let fields = many.then(|| fields(&String::from_utf8_lossy(record), separator).len())?;
+        (fields > columns).then_some((line, fields))
+    })
+}
+
+fn too_many(path: &Path, line: usize, fields: usize, columns: usize) -> DataError {
+    let problem = format!(
+        "{}, but the header names {}",
+        count(fields as u64, "field"),
+        count(columns as u64, "column")
+    );
+    DataError::line(path, line, problem)
+}
+
+/// Whether a text that is declared missing stands beside a blank somewhere, which polars leaves out only after it has
+/// compared.
+fn has_blanks_beside(bytes: &[u8], missing: &[String]) -> bool {
+    let is_blank = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b' ' | b'\t'));
+    missing.iter().map(|text| text.trim()).filter(|text| !text.is_empty()).any(|text| {
+        memchr::memmem::find_iter(bytes, text.as_bytes()).any(|at| {
+            is_blank(at.checked_sub(1).and_then(|before| bytes.get(before)))
+                || is_blank(bytes.get(at + text.len()))
+        })
+    })
+}
+
+/// Refuses lines that end with a field of one quote alone, which polars cannot read.
+pub(crate) fn check_open_end(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+    match unclosed(path, bytes) {
+        Some(error) if bytes.trim_ascii_end().ends_with(b"\"") => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Reads the columns of the mapping from lines without a header.
@@ -172,10 +241,16 @@ pub(crate) fn read_lines(
         .with_null_values(missing(csv))
         .with_decimal_comma(csv.decimal_comma);
     let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
+    let separator = separator(path, csv);
+    let is_surplus =
+        columns.len() < names.len() && surplus(lines, separator, names.len()).is_some();
+    if is_surplus || has_blanks_beside(lines, &csv.missing) || lines.ends_with(b"\"") {
+        polars_bail!(ComputeError: "what is to be looked at line by line");
+    }
     CsvReadOptions::default()
         .with_has_header(false)
         .with_schema(Some(schema(names, mapping, &DataType::Float64)))
-        .with_columns(Some(with_last(columns.clone(), names).into()))
+        .with_columns(Some(columns.clone().into()))
         .with_parse_options(parsing)
         .into_reader_with_file_handle(std::io::Cursor::new(lines))
         .finish()?
@@ -252,8 +327,15 @@ fn tail(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
 pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFrame, DataError> {
     let names = header(path, csv)?;
     check_end(path, csv, names.len())?;
+    let map = MappedFile::of_input(path).map_err(DataError::io("read", path))?;
+    let bytes = map.bytes();
+    check_open_end(path, bytes)?;
+    let separator = separator(path, csv);
+    if let Some((line, fields)) = surplus(bytes, separator, names.len()) {
+        return Err(too_many(path, line + 1, fields, names.len()));
+    }
     let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
-    let read: Vec<Expr> = with_last(columns.clone(), &names).into_iter().map(col).collect();
+    let read: Vec<Expr> = columns.iter().cloned().map(col).collect();
     let scan = |number: DataType| -> Result<PolarsResult<DataFrame>, DataError> {
         Ok(reader(path, csv)?
             .with_schema(Some(schema(&names, mapping, &number)))
@@ -261,7 +343,11 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
             .and_then(|frame| frame.select(read.clone()).collect())
             .and_then(|frame| frame.select(columns.clone())))
     };
-    let frame = match scan(DataType::Float64)? {
+    let as_numbers = match has_blanks_beside(bytes, &csv.missing) {
+        true => Err(polars_err!(ComputeError: "a blank beside what is missing")),
+        false => scan(DataType::Float64)?,
+    };
+    let frame = match as_numbers {
         Ok(frame) => frame,
         // Polars reads no number that has blanks behind it.
         Err(error) => scan(DataType::String)?
@@ -269,7 +355,6 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
             .map_err(|_| diagnose(path, csv, mapping, &names, &error))?,
     };
     let Some(holds) = rows_with_a_value(&frame) else { return Ok(frame) };
-    let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
     let header = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
     without_blank_lines(&bytes[header..], frame, holds, names.len() == 1)
         .map_err(|error| DataError::malformed(path, Format::Csv, error.to_string()))
@@ -303,7 +388,7 @@ pub(crate) fn texts(
 fn trimmed(mut frame: DataFrame, csv: &Csv, mapping: &Mapping) -> PolarsResult<DataFrame> {
     let parse = |text: Option<&str>| match text.map(str::trim) {
         None | Some("") => Ok(None),
-        Some(text) if csv.missing.iter().any(|missing| missing == text) => Ok(None),
+        Some(text) if csv.missing.iter().any(|missing| missing.trim() == text) => Ok(None),
         Some(text) => number(text, csv).map(Some).ok_or(()),
     };
     for channel in &mapping.channels {
@@ -386,23 +471,18 @@ fn diagnose(
         .map(|(index, name)| (index, name.as_str()))
         .collect();
     let mut blank = 0;
-    for (index, line) in bytes.split(|byte| *byte == b'\n').enumerate().skip(1) {
-        let Ok(line) = std::str::from_utf8(line) else {
+    for (index, (first, record)) in records(&bytes, separator).enumerate().skip(1) {
+        let Ok(record) = std::str::from_utf8(record) else {
             let problem = "the line is not UTF-8: convert the file first";
-            return DataError::line(path, index + 1, problem);
+            return DataError::line(path, first + 1, problem);
         };
-        if names.len() > 1 && matches!(line, "" | "\r") {
+        if names.len() > 1 && record.is_empty() {
             blank += 1;
             continue;
         }
-        let fields = fields(line.trim_end_matches('\r'), separator);
+        let fields = fields(record, separator);
         if fields.len() > names.len() {
-            let problem = format!(
-                "{}, but the header names {}",
-                count(fields.len() as u64, "field"),
-                count(names.len() as u64, "column")
-            );
-            return DataError::line(path, index + 1, problem);
+            return too_many(path, first + 1, fields.len(), names.len());
         }
         for (field, column) in &numbers {
             let Some(value) = fields.get(*field) else { continue };
@@ -500,5 +580,21 @@ mod tests {
         assert_eq!(scan(r#"time,size 5",6" x"#), closed(r#"time|size 5"|6" x"#));
         assert_eq!(scan(r#"time,"a,b"#), ("time|a,b".to_owned(), true));
         assert_eq!(scan(""), closed(""));
+    }
+
+    #[test]
+    fn records_end_where_quotes_do() {
+        let text = "a,b\n1,\"x\ny\"\r\n\n5\" x,2\n\"q\"\"\n\",3";
+        let found: Vec<(usize, &[u8])> = records(text.as_bytes(), b',').collect();
+        let expected: [(usize, &[u8]); 5] =
+            [(0, b"a,b"), (1, b"1,\"x\ny\""), (3, b""), (4, b"5\" x,2"), (5, b"\"q\"\"\n\",3")];
+        assert_eq!(found, expected);
+        let surplus = |text: &str| surplus(text.as_bytes(), b',', 2);
+        assert_eq!(surplus("1,2\n3\n\n4,5"), None);
+        assert_eq!(surplus("1,2\n3,4,\n"), Some((1, 3)));
+        assert_eq!(surplus("\"1,\n2,3\",2\n4,5,6,7\n"), Some((2, 4)));
+        assert_eq!(surplus("1,\"2,3\"\n"), None);
+        let beside = |text: &str| has_blanks_beside(text.as_bytes(), &["-9".to_owned()]);
+        assert_eq!(["1,-9,2", "1, -9,2", "1,-9 ,2", "-9"].map(beside), [false, true, true, false]);
     }
 }

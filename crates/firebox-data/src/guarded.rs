@@ -3,11 +3,12 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::DataError;
 use crate::input::Input;
+use crate::{DataError, Format};
 
 /// Readers that are being guarded.
 static GUARDED: AtomicUsize = AtomicUsize::new(0);
@@ -45,20 +46,29 @@ pub fn quiet_readers() {
 
 /// Reads something of a file; an error if whoever reads it panics.
 pub(crate) fn guarded<T>(input: &Input, read: impl FnOnce() -> T) -> Result<T, DataError> {
+    guarded_at(&input.path, input.format, read)
+}
+
+/// The same of a file of a format.
+pub(crate) fn guarded_at<T>(
+    path: &Path,
+    format: Format,
+    read: impl FnOnce() -> T,
+) -> Result<T, DataError> {
     let _guarding = Guarding::new();
     // What was half done is not looked at again: the error ends the reading.
     catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
         if is_refused_thread(said(panic.as_ref())) {
             let why = "the system refused a thread, whose stack takes memory, too: raise the limits of memory (ulimit -v) and of processes (ulimit -u)";
             let refused = std::io::Error::new(std::io::ErrorKind::WouldBlock, why);
-            return DataError::io("read", &input.path)(refused);
+            return DataError::io("read", path)(refused);
         }
         let problem = format!(
             "its reader gave up ({}): a column of a type that it does not know, used or not, such as run-end-encoded values, \
              unions or views of lists, or damage; write the file anew without such columns",
             said(panic.as_ref())
         );
-        DataError::malformed(&input.path, input.format, problem)
+        DataError::malformed(path, format, problem)
     })
 }
 

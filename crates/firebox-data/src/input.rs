@@ -81,7 +81,8 @@ pub(crate) fn inputs(config: &DataConfig) -> Result<Vec<Input>, DataError> {
 }
 
 /// Names files of one name by the folders that they lie in, as few as tell them all apart: `p` of the folders `symbol=A` and
-/// `symbol=B`. What folders do not tell apart, or only by a name that the cache of fetched files gave them, stays.
+/// `symbol=B`. What folders do not tell apart stays. Copies of fetched files lie in folders of the cache, which tell them
+/// apart by keys.
 fn tell_apart(inputs: &mut [Input]) {
     let mut alike = HashMap::<(Origin, String), Vec<usize>>::new();
     for (index, input) in inputs.iter().enumerate() {
@@ -108,11 +109,7 @@ fn tell_apart(inputs: &mut [Input]) {
             let differ = names.iter().collect::<HashSet<_>>().len() == names.len();
             differ.then_some(names)
         };
-        let is_key = |name: &String| {
-            name.split('/')
-                .any(|part| part.len() == 64 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
-        };
-        let names = (1..=deepest).find_map(tell).filter(|names| !names.iter().any(is_key));
+        let names = (1..=deepest).find_map(tell);
         for (place, within) in places.into_iter().zip(names.into_iter().flatten()) {
             inputs[place].within = within;
         }
@@ -262,11 +259,12 @@ fn refuse_label_files(files: &[(PathBuf, Format)], config: &DataConfig) -> Resul
     if config.columns.label.is_some() {
         return Ok(());
     }
+    let there: HashSet<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
     for (path, _) in files.iter().filter(|(_, format)| *format == Format::Npy) {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let Some((of, label)) = stem.rsplit_once('.') else { continue };
         let of = path.with_file_name(format!("{of}.npy"));
-        if files.iter().any(|(other, _)| *other == of) {
+        if there.contains(of.as_path()) {
             let (path, label) = (path.clone(), label.to_owned());
             return Err(DataError::LabelFile { path, of, label });
         }

@@ -107,5 +107,5 @@ pub use interval::{Interval, ParseIntervalError};
 pub use leaks::{Change, Difference, Original, first_difference};
 pub use market::{MarketConfig, Regime, Regimes};
 pub use table::{TableColumn, TableWriter};
-pub use texts::{TextColumns, check_encoding, read_plain_texts, read_texts};
+pub use texts::{EmptyTexts, TextColumns, check_encoding, read_plain_texts, read_texts};
 pub use timeframes::{HigherPeriods, Periods, Stamp, TimeframeChecks, Timeframes};

@@ -138,8 +138,8 @@ impl Cells {
         if fields.len() > self.used.len() {
             return true;
         }
-        // Blanks behind a number are left out before it is compared, those before it are not.
-        let is_it = |field: &str| field == text || field.trim_end() == text;
+        // Blanks around it are left out before it is compared.
+        let is_it = |field: &str| field == text || field.trim() == text.trim();
         fields.iter().zip(&self.used).any(|(field, used)| *used && is_it(field))
     }
 }
@@ -171,10 +171,10 @@ mod tests {
         let one = file("2024-01-01,-9999.0,1,7\n2024-01-02,2,-99999,7\n");
         check(&[&one], &[], &[]);
         check(&[&one], &["-9999", "-9999.0", "-99999"], &["-9999"]);
-        // Of any file, at the end of a line or of the file, in quotes, and with blanks behind it.
+        // Of any file, at the end of a line or of the file, in quotes, and with blanks around it.
         let more = [file("2024-01-01,1,NA,7\r\n"), file("2024-01-01,\"-\",1,7\n2024-01-02,1,none")];
         check(&[&one, &more[0], &more[1]], &["NA", "-", "none", "null"], &["null"]);
-        check(&[&file("2024-01-01,?  ,1,7\n2024-01-02, !,1,7\n")], &["?", "!", " !"], &["!"]);
+        check(&[&file("2024-01-01,?  ,1,7\n2024-01-02, !,1,7\n")], &["?", "!", " !"], &[]);
         // Not of a column that is not read, and not of the header.
         check(&[&file("2024-01-01,1,2,NA\n")], &["NA", "x", "", "7"], &["NA", "x", "7"]);
     }

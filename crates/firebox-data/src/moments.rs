@@ -64,8 +64,14 @@ impl Reading<'_> {
                 Ok((self.whole_times(name, unit)?, clocks))
             }
             DataType::Date => {
-                let mut times = self.whole_times(name, TimeUnit::S)?;
-                times.iter_mut().for_each(|time| *time *= 86_400);
+                let days = self.whole_times(name, TimeUnit::S)?;
+                let time = |(row, day): (usize, i64)| {
+                    day.checked_mul(86_400).ok_or_else(|| {
+                        let day = format!("day {} after 1970-01-01", day / 1_000_000);
+                        self.bad_time(row, name, &day, NOT_COUNTABLE.to_owned())
+                    })
+                };
+                let times = days.into_iter().enumerate().map(time).collect::<Result<_, _>>()?;
                 Ok((times, Clocks::LOCAL))
             }
             kind if kind.is_integer() && unit == TimeUnit::Auto => {

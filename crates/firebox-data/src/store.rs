@@ -170,7 +170,7 @@ pub(crate) fn keep_groups(
         entry.group = groups.get(&entry.name).map(|group| group.to_string());
     }
     let text = serde_json::to_vec_pretty(&manifest).map_err(encoded)?;
-    let new = tempfile::Builder::new().prefix(".manifest").tempfile_in(&folder);
+    let new = crate::table::temporary().prefix(".manifest").tempfile_in(&folder);
     let new = new.map_err(DataError::io("write to the folder", &folder))?.into_temp_path();
     write(&new, &text)?;
     new.persist(&path).map_err(|error| DataError::io("write", &path)(error.error))?;

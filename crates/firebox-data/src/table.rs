@@ -16,14 +16,20 @@ use crate::DataError;
 pub enum TableColumn {
     /// Texts.
     Text(Vec<String>),
+    /// Texts, where there are any.
+    TextIfAny(Vec<Option<String>>),
     /// Moments: microseconds since 1970-01-01 UTC.
     Time(Vec<i64>),
     /// Whole numbers.
     Whole(Vec<i64>),
+    /// Whole numbers, where there are any.
+    WholeIfAny(Vec<Option<i64>>),
     /// Numbers.
     Number(Vec<f32>),
     /// Numbers that a model did not compute alone, such as forecasts in the units of the data.
     Exact(Vec<f64>),
+    /// The same, where there are any.
+    ExactIfAny(Vec<Option<f64>>),
     /// A list of so many numbers in each row, row by row.
     Vectors {
         /// Numbers, `[row, width]`.
@@ -160,7 +166,7 @@ impl TableWriter {
 }
 
 /// Temporary files that others may read as they may any file, once these are in their place.
-fn temporary() -> tempfile::Builder<'static, 'static> {
+pub(crate) fn temporary() -> tempfile::Builder<'static, 'static> {
     #[cfg_attr(not(unix), allow(unused_mut))]
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
@@ -177,9 +183,12 @@ fn column((name, values): (String, TableColumn)) -> Column {
     let name = PlSmallStr::from_string(name);
     match values {
         TableColumn::Text(values) => Column::new(name, values),
+        TableColumn::TextIfAny(values) => Column::new(name, values),
         TableColumn::Whole(values) => Column::new(name, values),
+        TableColumn::WholeIfAny(values) => Column::new(name, values),
         TableColumn::Number(values) => Column::new(name, values),
         TableColumn::Exact(values) => Column::new(name, values),
+        TableColumn::ExactIfAny(values) => Column::new(name, values),
         TableColumn::Time(values) => {
             let values = Int64Chunked::from_vec(name, values);
             values.into_datetime(TimeUnit::Microseconds, Some(TimeZone::UTC)).into_column()

@@ -1,15 +1,16 @@
 //! Tables of texts with a column for each label: CSV, Parquet, Arrow, and JSON with a row a line.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use firebox_core::{LabelledTexts, quoted};
+use firebox_core::{LabelledTexts, count, quoted};
 use polars::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::error::nearest;
 use crate::frame::scan_path;
+use crate::guarded::guarded_at;
 use crate::{DataError, Format, csv};
 
 /// Which columns of a table of texts mean what: `[text.columns]`.
@@ -29,11 +30,37 @@ pub struct TextColumns {
     /// split.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// What is done about rows without a text.
+    #[serde(skip_serializing_if = "EmptyTexts::is_error")]
+    pub empty: EmptyTexts,
+}
+
+/// What is done about rows of a table whose text is missing, empty or of spaces alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EmptyTexts {
+    /// The table is refused.
+    #[default]
+    Error,
+    /// They are left out, and told.
+    Drop,
+}
+
+impl EmptyTexts {
+    fn is_error(&self) -> bool {
+        *self == Self::Error
+    }
 }
 
 impl Default for TextColumns {
     fn default() -> Self {
-        Self { text: "text".to_owned(), labels: vec![], span: None, group: None }
+        Self {
+            text: "text".to_owned(),
+            labels: vec![],
+            span: None,
+            group: None,
+            empty: EmptyTexts::Error,
+        }
     }
 }
 
@@ -41,18 +68,28 @@ impl Default for TextColumns {
 struct Table {
     names: Vec<String>,
     columns: Vec<Vec<Option<String>>>,
+    /// The number of each row, from 1 after the header, where some were left out.
+    numbers: Option<Vec<usize>>,
+}
+
+impl Table {
+    /// The number of a row that was not left out.
+    fn number(&self, row: usize) -> usize {
+        self.numbers.as_ref().map_or(row + 1, |numbers| numbers[row])
+    }
 }
 
 /// Reads a table of texts.
 ///
 /// # Errors
 /// If the file cannot be read, a column is missing, a label is neither 0 nor 1, a span lies outside
-/// its text, or a text is empty; the message names the row, counted from 1 after the header.
+/// its text, or a text is empty and [`TextColumns::empty`] refuses that; the message names the row, counted from 1 after the
+/// header.
 pub fn read_texts(path: &Path, columns: &TextColumns) -> Result<LabelledTexts, DataError> {
     if !path.is_file() {
         return Err(DataError::NotFound { path: path.to_owned(), nearest: None });
     }
-    let table = read_table(path, &columns.text)?;
+    let table = read_table(path, columns, columns.labels.is_empty())?;
     Reading { path, columns, table }.texts()
 }
 
@@ -64,8 +101,8 @@ pub fn read_plain_texts(path: &Path, column: &str) -> Result<Vec<String>, DataEr
     if !path.is_file() {
         return Err(DataError::NotFound { path: path.to_owned(), nearest: None });
     }
-    let table = read_table(path, column)?;
     let columns = TextColumns { text: column.to_owned(), ..TextColumns::default() };
+    let table = read_table(path, &columns, false)?;
     Reading { path, columns: &columns, table }.all()
 }
 
@@ -114,29 +151,65 @@ fn check_separator(path: &Path, separator: u8, text: &str) -> Result<(), DataErr
     Err(DataError::line(path, 1, problem))
 }
 
-/// `text` is the name of the column of texts.
-fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
+/// Reads a table: of CSV and JSON all columns, of Parquet and Arrow those that are named, or all if `all` says so. What is
+/// in the others is nobody's matter, lists and what no reader knows among it.
+fn read_table(path: &Path, wanted: &TextColumns, all: bool) -> Result<Table, DataError> {
+    let malformed = |error: PolarsError| {
+        let format = Format::of(path).unwrap_or(Format::Csv);
+        DataError::malformed(path, format, error.to_string())
+    };
+    let is_wanted = |name: &str| {
+        let TextColumns { text, labels, span, group, .. } = wanted;
+        let mut named = labels.iter().chain(span.iter().flatten()).chain(group).chain([text]);
+        all || named.any(|named| named == name)
+    };
+    let mut whole_names = None;
+    let mut selected = |mut lazy: LazyFrame| -> PolarsResult<DataFrame> {
+        let schema = lazy.collect_schema()?;
+        let names: Vec<String> = schema.iter_names().map(|name| name.to_string()).collect();
+        let read: Vec<Expr> =
+            names.iter().filter(|name| is_wanted(name)).map(|n| col(n.as_str())).collect();
+        whole_names = Some(names);
+        // Where none is there, the names say so.
+        if read.is_empty() { Ok(DataFrame::empty()) } else { lazy.select(read).collect() }
+    };
     let frame = match extension(path).as_str() {
         extension @ ("csv" | "tsv") => {
             let separator = if extension == "tsv" { b'\t' } else { b',' };
-            check_separator(path, separator, text)?;
+            check_separator(path, separator, &wanted.text)?;
             let names = csv::fields(&csv::first_line(path)?, separator).len();
             csv::check_last_line(path, separator, names)?;
+            let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
+            csv::check_open_end(path, &bytes)?;
+            let without_blank_lines = |frame: DataFrame| match csv::rows_with_a_value(&frame) {
+                None => Ok(frame),
+                Some(holds) => {
+                    let end = bytes.iter().position(|byte| *byte == b'\n');
+                    let rows = &bytes[end.map_or(bytes.len(), |end| end + 1)..];
+                    csv::without_blank_lines(rows, frame, holds, names == 1)
+                }
+            };
             let options = CsvReadOptions::default()
                 .with_has_header(true)
                 .with_infer_schema_length(Some(0))
                 .map_parse_options(|options| options.with_separator(separator));
             let reader = options.try_into_reader_with_file_path(Some(path.to_owned()));
-            reader.and_then(CsvReader::finish)
+            reader.and_then(CsvReader::finish).and_then(without_blank_lines)
         }
         "parquet" | "pq" => {
             let arguments = ScanArgsParquet { glob: false, ..ScanArgsParquet::default() };
-            LazyFrame::scan_parquet(scan_path(path)?, arguments).and_then(LazyFrame::collect)
+            let path_of = scan_path(path)?;
+            guarded_at(path, Format::Parquet, || {
+                LazyFrame::scan_parquet(path_of, arguments).and_then(&mut selected)
+            })?
         }
         "arrow" | "feather" | "ipc" => {
             let arguments = UnifiedScanArgs { glob: false, ..UnifiedScanArgs::default() };
-            LazyFrame::scan_ipc(scan_path(path)?, IpcScanOptions::default(), arguments)
-                .and_then(LazyFrame::collect)
+            let path_of = scan_path(path)?;
+            guarded_at(path, Format::Arrow, || {
+                LazyFrame::scan_ipc(path_of, IpcScanOptions::default(), arguments)
+                    .and_then(&mut selected)
+            })?
         }
         "jsonl" | "ndjson" => return json_lines(path),
         _ => {
@@ -144,10 +217,6 @@ fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
                            object a line)";
             return Err(DataError::Texts { path: path.to_owned(), problem: problem.to_owned() });
         }
-    };
-    let malformed = |error: PolarsError| {
-        let format = Format::of(path).unwrap_or(Format::Csv);
-        DataError::malformed(path, format, error.to_string())
     };
     let frame = match frame {
         Ok(frame) => frame,
@@ -177,9 +246,15 @@ fn read_table(path: &Path, text: &str) -> Result<Table, DataError> {
         let column = column.cast(&DataType::String)?;
         Ok(column.str()?.iter().map(|value| value.map(str::to_owned)).collect())
     };
-    let names = names().map(named).collect();
-    let columns = frame.columns().iter().map(column).collect::<PolarsResult<_>>();
-    Ok(Table { names, columns: columns.map_err(malformed)? })
+    let read: Vec<String> = names().map(named).collect();
+    let columns = frame.columns().iter().map(column).collect::<PolarsResult<Vec<_>>>();
+    let columns = columns.map_err(malformed)?;
+    let Some(names) = whole_names else {
+        return Ok(Table { names: read, columns, numbers: None });
+    };
+    let mut of_names: HashMap<String, _> = read.into_iter().zip(columns).collect();
+    let columns = names.iter().map(|name| of_names.remove(name).unwrap_or_default()).collect();
+    Ok(Table { names, columns, numbers: None })
 }
 
 fn json_lines(path: &Path) -> Result<Table, DataError> {
@@ -191,7 +266,7 @@ fn json_lines(path: &Path) -> Result<Table, DataError> {
             return Err(DataError::io("read", path)(error));
         }
     };
-    let mut table = Table { names: vec![], columns: vec![] };
+    let mut table = Table { names: vec![], columns: vec![], numbers: None };
     // Some programs begin a file with the mark of its encoding.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -250,7 +325,7 @@ impl Reading<'_> {
     /// Looks for every column that is named: where one is not there, the column that was meant would be read as a
     /// label, and something else be said of it.
     fn check_columns(&self) -> Result<(), DataError> {
-        let TextColumns { text, labels, span, group } = self.columns;
+        let TextColumns { text, labels, span, group, .. } = self.columns;
         self.column("text", text)?;
         labels.iter().try_for_each(|name| self.column("labels", name).map(|_| ()))?;
         span.iter().flatten().try_for_each(|name| self.column("span", name).map(|_| ()))?;
@@ -259,7 +334,7 @@ impl Reading<'_> {
 
     /// The columns of labels, by name.
     fn labels(&self) -> Result<Vec<String>, DataError> {
-        let TextColumns { text, labels, span, group } = self.columns;
+        let TextColumns { text, labels, span, group, .. } = self.columns;
         let mut found = labels.clone();
         if found.is_empty() {
             let meant = |name: &String| {
@@ -284,19 +359,39 @@ impl Reading<'_> {
         Ok(texts.iter().map(|text| text.clone().unwrap_or_default()).collect())
     }
 
-    /// The texts, none of which is empty.
-    fn plain(&self) -> Result<Vec<String>, DataError> {
+    /// Leaves rows without a text out, if that is wanted, and returns their numbers.
+    fn without_empty(&mut self) -> Result<Vec<usize>, DataError> {
         let texts = self.all()?;
-        match texts.iter().position(|text| text.trim().is_empty()) {
-            None => Ok(texts),
-            Some(row) => Err(self.problem(format!(
-                "the text of row {} is empty; leave such rows out of the table",
-                row + 1
-            ))),
+        let rows = || (0..texts.len()).filter(|row| texts[*row].trim().is_empty());
+        let empty: Vec<usize> = rows().map(|row| row + 1).collect();
+        if empty.is_empty() {
+            return Ok(empty);
         }
+        let (is, them) = if empty.len() == 1 { ("is", "it") } else { ("are", "them") };
+        let found =
+            format!("{} {is} empty ({})", count(empty.len() as u64, "text"), numbered(&empty));
+        if self.columns.empty.is_error() {
+            return Err(self.problem(format!(
+                "{found}; leave {them} out of the table, or set text.columns.empty = \"drop\""
+            )));
+        }
+        if empty.len() == texts.len() {
+            return Err(self.problem(format!(
+                "every text is empty ({}); name the column of texts in `text.columns.text`",
+                count(texts.len() as u64, "row")
+            )));
+        }
+        let has_text: Vec<bool> = texts.iter().map(|text| !text.trim().is_empty()).collect();
+        for column in &mut self.table.columns {
+            let mut has = has_text.iter();
+            column.retain(|_| has.next().copied().unwrap_or(true));
+        }
+        let kept = (1..).zip(&has_text).filter(|(_, has)| **has).map(|(number, _)| number);
+        self.table.numbers = Some(kept.collect());
+        Ok(empty)
     }
 
-    fn texts(&self) -> Result<LabelledTexts, DataError> {
+    fn texts(mut self) -> Result<LabelledTexts, DataError> {
         self.check_columns()?;
         let labels = self.labels()?;
         let twice = |place: &usize| labels[..*place].contains(&labels[*place]);
@@ -306,7 +401,8 @@ impl Reading<'_> {
                 labels[place]
             )));
         }
-        let texts = self.plain()?;
+        let empty = self.without_empty()?;
+        let texts = self.all()?;
         let rows = texts.len();
         let mut truth = vec![false; rows * labels.len()];
         for (place, name) in labels.iter().enumerate() {
@@ -319,7 +415,8 @@ impl Reading<'_> {
             None => vec![None; rows],
             Some(name) => self.column("group", name)?.to_vec(),
         };
-        Ok(LabelledTexts { texts, labels, truth, spans, groups })
+        let numbers = (0..rows).map(|row| self.table.number(row)).collect();
+        Ok(LabelledTexts { texts, labels, truth, spans, groups, rows: numbers, empty })
     }
 
     fn truth(&self, name: &str, row: usize, value: Option<&str>) -> Result<bool, DataError> {
@@ -337,7 +434,7 @@ impl Reading<'_> {
                 Err(self.problem(format!(
                     "the label `{name}` is {} in row {}; a label is 0 or 1. {way_out}",
                     value.map_or("empty".to_owned(), |value| format!("`{value}`")),
-                    row + 1
+                    self.table.number(row)
                 )))
             }
         }
@@ -370,7 +467,7 @@ impl Reading<'_> {
             let read = |text: &str| {
                 let number = text.parse::<f64>().ok().filter(|n| *n >= 0.0 && n.fract() == 0.0);
                 number.map(|number| number as usize).ok_or_else(|| {
-                    let row = row + 1;
+                    let row = self.table.number(row);
                     self.problem(format!("`{name}` is `{text}` in row {row}; it counts characters"))
                 })
             };
@@ -384,7 +481,7 @@ impl Reading<'_> {
                 _ => {
                     return Err(self.problem(format!(
                         "row {} has one of `{first}` and `{end}`; evidence has both or none",
-                        row + 1
+                        self.table.number(row)
                     )));
                 }
             };
@@ -394,7 +491,7 @@ impl Reading<'_> {
                 return Err(self.problem(format!(
                     "the evidence of row {} reaches from character {from} to {to}, and its text has {}; \
                      it must hold at least one character and end within the text",
-                    row + 1,
+                    self.table.number(row),
                     starts.len() - 1
                 )));
             }
@@ -402,6 +499,18 @@ impl Reading<'_> {
         };
         texts.iter().enumerate().map(span).collect()
     }
+}
+
+/// Some rows by their numbers.
+fn numbered(rows: &[usize]) -> String {
+    const NAMED: usize = 5;
+    let named: Vec<String> = rows.iter().take(NAMED).map(usize::to_string).collect();
+    let more = match rows.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let noun = if rows.len() == 1 { "row" } else { "rows" };
+    format!("{noun} {}{more}", named.join(", "))
 }
 
 /// What to do about a column of classes' names.
@@ -459,6 +568,66 @@ mod tests {
         assert_eq!(again.texts, texts.texts);
         assert_eq!((again.spans, again.groups), (texts.spans, texts.groups));
         assert_eq!(again.truth.iter().filter(|t| **t).count(), 1);
+    }
+
+    #[test]
+    fn columns_that_are_not_used_may_hold_anything_and_blank_lines_are_no_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let pair = || Series::new("".into(), [1i64, 2]);
+        let list = Series::new("vector".into(), [pair(), pair()]);
+        let bytes = Series::new("raw".into(), [[0xffu8, 0xfe].as_slice(), &[1]]);
+        let columns: Vec<Column> = vec![
+            Series::new("text".into(), ["so", "not so"]).into(),
+            list.into(),
+            bytes.into(),
+            Series::new("late".into(), [1i64, 0]).into(),
+        ];
+        let mut frame = DataFrame::new_infer_height(columns).unwrap();
+        let path = folder.path().join("a.parquet");
+        ParquetWriter::new(std::fs::File::create(&path).unwrap()).finish(&mut frame).unwrap();
+        assert_eq!(read_plain_texts(&path, "text").unwrap(), ["so", "not so"]);
+        let named = |label: &str| {
+            let labels = vec![label.to_owned()];
+            let columns = TextColumns { labels, ..TextColumns::default() };
+            read_texts(&path, &columns).map_err(|error| error.to_string())
+        };
+        assert_eq!(named("late").unwrap().truth, [true, false]);
+        let said = named("lat").unwrap_err();
+        assert!(said.contains("did you mean `late`? It has `text`, `vector`, `raw`"), "{said}");
+        let blank = folder.path().join("a.csv");
+        std::fs::write(&blank, "text,late\nso,1\n\nnot so,0\n\n").unwrap();
+        let texts = read_texts(&blank, &TextColumns::default()).unwrap();
+        assert_eq!((texts.texts.len(), texts.rows), (2, vec![1, 2]));
+        std::fs::write(&blank, "text,late\nso,1\n\"").unwrap();
+        let said = read_texts(&blank, &TextColumns::default()).unwrap_err().to_string();
+        assert!(said.contains("line 3"), "{said}");
+    }
+
+    #[test]
+    fn empty_texts_are_refused_with_their_rows_or_left_out() {
+        let table =
+            "text,late,from,to,author\n,,,,\nfine,0,,,a\n  ,1,,,\nnot so fine,1,0,3,b\n,0,,,c\n";
+        let said = read("a.csv", table).unwrap_err();
+        assert!(said.contains("3 texts are empty (rows 1, 3, 5); leave them out of"), "{said}");
+        assert!(said.contains("set text.columns.empty = \"drop\""), "{said}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        let dropping = TextColumns { empty: EmptyTexts::Drop, ..columns() };
+        let read = |table: &str| {
+            std::fs::write(&path, table).unwrap();
+            read_texts(&path, &dropping).map_err(|error| error.to_string())
+        };
+        let texts = read(table).unwrap();
+        assert_eq!(texts.texts, ["fine", "not so fine"]);
+        assert_eq!((texts.rows, texts.empty), (vec![2, 4], vec![1, 3, 5]));
+        assert_eq!((texts.truth, texts.spans), (vec![false, true], vec![None, Some([0, 3])]));
+        assert_eq!(texts.groups, [Some("a".to_owned()), Some("b".to_owned())]);
+        // Problems of others are told with the rows of the table.
+        let said = read(&table.replace("fine,1,0,3", "fine,1,0,99")).unwrap_err();
+        assert!(said.contains("evidence of row 4"), "{said}");
+        let said = read("text,late,from,to,author\n,0,,,a\n ,1,,,b\n").unwrap_err();
+        assert!(said.contains("every text is empty (2 rows); name the column"), "{said}");
+        assert_eq!(numbered(&[1, 2, 3, 4, 5, 6, 9]), "rows 1, 2, 3, 4, 5 and 2 more");
     }
 
     #[test]
@@ -580,7 +749,7 @@ mod tests {
         check("0,4,a", "4,4,a", "at least one character");
         check("0,4,a", "0,,a", "row 1 has one of `from` and `to`");
         check("0,4,a", "x,4,a", "`from` is `x` in row 1");
-        check("fine,", "  ,", "the text of row 2 is empty");
+        check("fine,", "  ,", "1 text is empty (row 2)");
         check(
             "text,late",
             "txet,late",

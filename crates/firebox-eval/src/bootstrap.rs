@@ -138,8 +138,9 @@ impl Resampling {
         if crossed.is_empty() { drawn } else { crossed }
     }
 
-    /// The same without a resample where there are too few blocks or units for an interval.
-    pub(crate) fn if_enough(self, windows: usize) -> Self {
+    /// The same without a resample where there are too few blocks or units of so many windows for an interval.
+    #[must_use]
+    pub fn if_enough(self, windows: usize) -> Self {
         let units = self.units.iter().max().map_or(windows, |last| *last as usize + 1);
         let independent = (windows / self.block.max(1)).min(units);
         let resamples = if independent < FEWEST_BLOCKS { 0 } else { self.resamples };

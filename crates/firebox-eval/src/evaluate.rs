@@ -98,6 +98,26 @@ impl Score {
     }
 }
 
+/// What one subject under one head predicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What is measured.
+    pub subject: Subject,
+    /// What was fitted on it; nothing for the majority class.
+    pub head: Option<Head>,
+    /// Classes, `[run][window]`, the windows as in [`Answers::windows`].
+    pub runs: Vec<Vec<u32>>,
+}
+
+/// Every prediction that scores are made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// Which windows were predicted: their indices within the test part that features or windows were taken of.
+    pub windows: Vec<usize>,
+    /// What was predicted for them, in the order of [`Evaluation::scores`].
+    pub all: Vec<Answer>,
+}
+
 /// The pre-trained encoder's score minus a baseline's, on the same resamples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
@@ -136,6 +156,9 @@ pub struct Evaluation {
     pub confusion: Confusion,
     /// What a reader must know to trust the figures.
     pub warnings: Vec<String>,
+    /// What was predicted for each test window. It is not serialised.
+    #[serde(skip)]
+    pub answers: Answers,
 }
 
 impl Evaluation {
@@ -250,7 +273,7 @@ fn measure(
     let count = classes.len();
     let order = [Subject::PreTrained, Subject::RandomEncoder, Subject::RawWindows];
     let mut named = Vec::new();
-    let mut classifiers = Vec::new();
+    let mut all = Vec::new();
     let mut penalties = Vec::new();
     let mut warnings = Vec::new();
     for (subject, runs) in order.into_iter().zip(fitted) {
@@ -266,11 +289,12 @@ fn measure(
             runs.into_iter().map(|run| (run.logistic, run.neighbours)).unzip();
         for (head, runs) in [(Head::Logistic, logistic), (Head::Neighbours, neighbours)] {
             named.push((subject, Some(head)));
-            classifiers.push(Predictions { runs }.sorted(together));
+            all.push(Predictions { runs });
         }
     }
     named.push((Subject::Majority, None));
-    classifiers.push(Predictions::single(vec![majority(parts, count); truth.len()]));
+    all.push(Predictions::single(vec![majority(parts, count); truth.len()]));
+    let classifiers: Vec<Predictions> = all.iter().map(|own| own.sorted(together)).collect();
 
     let resampling = Resampling {
         stream: Stream::new(config.seed, "evaluation bootstrap"),
@@ -291,6 +315,15 @@ fn measure(
     let confusion = Confusion::of(count, truth, &classifiers[0].runs[0]);
     let support: Vec<u64> = (0..count).map(|class| confusion.row(class).iter().sum()).collect();
     warnings.extend(coverage_warnings(classes, parts, &support, block));
+    let answer = |(&(subject, head), own): (&(Subject, Option<Head>), Predictions)| Answer {
+        subject,
+        head,
+        runs: own.runs,
+    };
+    let answers = Answers {
+        windows: (0..truth.len()).collect(),
+        all: named.iter().zip(all).map(answer).collect(),
+    };
     Evaluation {
         classes: classes.to_vec(),
         windows: [parts.train.len(), parts.validation.len(), truth.len()],
@@ -303,6 +336,7 @@ fn measure(
         confusion,
         support,
         warnings,
+        answers,
     }
 }
 

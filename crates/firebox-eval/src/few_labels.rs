@@ -117,8 +117,12 @@ pub struct FewLabels {
     pub classes: Vec<String>,
     /// The metric of the verdict.
     pub metric: Metric,
-    /// Share of the resamples within an interval.
+    /// Share of the resamples within an interval of a score.
     pub confidence: f64,
+    /// The same for differences: raised so that it holds for all shares together (Bonferroni's correction by their number),
+    /// because a win at any of them is told.
+    #[serde(default)]
+    pub lead_confidence: f64,
     /// Test windows.
     pub windows: usize,
     /// Consecutive test windows that were drawn together.
@@ -168,12 +172,14 @@ impl FewLabels {
         let first = shares.last().and_then(|share| share.arms.values().next());
         let confusion = summed(count, truth, first);
         let base = Comparison::new(&resampling, count, truth, std::slice::from_ref(&constant));
-        let scored =
-            shares.iter().map(|share| score(config, &resampling, count, truth, share, &constant));
+        let lead_confidence = 1.0 - (1.0 - config.confidence) / shares.len().max(1) as f64;
+        let how = (&resampling, lead_confidence);
+        let scored = shares.iter().map(|share| score(config, how, count, truth, share, &constant));
         Self {
             classes: classes.to_vec(),
             metric: config.metric,
             confidence: config.confidence,
+            lead_confidence,
             windows: truth.len(),
             block,
             shares: scored.collect(),
@@ -217,6 +223,11 @@ impl FewLabels {
         }
         let mut scores = self.shares.iter().flat_map(|share| &share.arms);
         let range = match scores.any(|arm| arm.metrics.values().any(Estimate::has_interval)) {
+            true if self.shares.len() > 1 => format!(
+                " ({}s; of differences {}s, which hold for all shares together)",
+                percent_interval(self.confidence),
+                percent_interval(self.lead_confidence)
+            ),
             true => format!(" ({}s)", percent_interval(self.confidence)),
             false => String::new(),
         };
@@ -235,6 +246,8 @@ impl FewLabels {
         };
         let name = |share: &ShareScores| percent(share.share);
         let won: Vec<String> = self.shares.iter().filter(wins).map(name).collect();
+        let loses = |share: &&ShareScores| losses(share).next().is_some();
+        let lost: Vec<String> = self.shares.iter().filter(loses).map(name).collect();
         let missing: Vec<String> =
             self.missing().into_iter().map(|arm| format!("`{}`", arm.name())).collect();
         let all = self.shares.len();
@@ -272,6 +285,14 @@ impl FewLabels {
                 ),
             ),
             count if count == all => (Outcome::Beats, "Pre-training helps".to_owned()),
+            _ if !lost.is_empty() => (
+                Outcome::DoesNotBeat,
+                format!(
+                    "Pre-training helps with {} of the labels, and is worse with {}",
+                    list(&won),
+                    list(&lost)
+                ),
+            ),
             _ => (
                 Outcome::Beats,
                 format!(
@@ -388,7 +409,7 @@ fn summed(classes: usize, truth: &[u32], predictions: Option<&Predictions>) -> C
 
 fn score(
     config: &EvalConfig,
-    resampling: &Resampling,
+    (resampling, lead_confidence): (&Resampling, f64),
     classes: usize,
     truth: &[u32],
     share: &SharePredictions,
@@ -398,6 +419,7 @@ fn score(
         share.arms.iter().map(|(arm, predictions)| (*arm, predictions.clone())).unzip();
     all.push(majority.clone());
     let comparison = Comparison::new(resampling, classes, truth, &all);
+    let strict = comparison.at(lead_confidence);
     let independent = truth.len() as f64 / resampling.block as f64;
     let bound = bound_when_all_agree(independent, config.confidence);
     let scores = arms.iter().enumerate().map(|(place, arm)| {
@@ -425,7 +447,7 @@ fn score(
     let others = arms.iter().map(|arm| Some(*arm)).chain([None]).enumerate();
     let differences = others.filter(|(_, other)| *other != Some(Arm::FineTuned)).filter_map(
         |(place, baseline)| {
-            let difference = comparison.difference(own?, place, config.metric);
+            let difference = strict.difference(own?, place, config.metric);
             Some(ArmDifference { baseline, difference })
         },
     );
@@ -494,7 +516,7 @@ mod tests {
         let verdict = scores.verdict();
         assert_eq!(verdict.outcome, Outcome::Beats, "{}", verdict.sentence);
         assert!(verdict.sentence.starts_with(
-            "Pre-training helps: fine-tuned test scores (95 % intervals): with 5.0 % of the"
+            "Pre-training helps: fine-tuned test scores (95 % intervals; of differences 97.5 % intervals, which hold for all shares together): with 5.0 % of the"
         ));
         assert_eq!(scores.confusion.total(), 900);
         let own = &scores.shares[0].arms[0];
@@ -593,10 +615,25 @@ mod tests {
     fn a_share_that_is_not_won_is_not_claimed() {
         let won = [0.95, 0.8, 0.8, 0.6].map(|share| right(share, 3));
         let lost = [0.8, 0.8, 0.95, 0.6].map(|share| right(share, 3));
-        let verdict = compared(&[(0.05, won), (1.0, lost.clone())]).verdict();
+        let even = [0.8, 0.8, 0.8, 0.6].map(|share| right(share, 3));
+        let verdict = compared(&[(0.05, won.clone()), (1.0, even)]).verdict();
         assert_eq!(verdict.outcome, Outcome::Beats);
         let start = "Pre-training helps with 5.0 % of the labels, not with all shares: ";
         assert!(verdict.sentence.starts_with(start), "{}", verdict.sentence);
+        // Harm elsewhere is no help.
+        let verdict = compared(&[(0.05, won.clone()), (1.0, lost.clone())]).verdict();
+        assert_eq!(verdict.outcome, Outcome::DoesNotBeat);
+        let start = "Pre-training helps with 5.0 % of the labels, and is worse with 100 %: ";
+        assert!(verdict.sentence.starts_with(start), "{}", verdict.sentence);
+        // Of more shares, more is needed of each.
+        let of = |count: usize| {
+            let shares: Vec<_> = (1..=count).map(|at| (0.1 * at as f64, won.clone())).collect();
+            let scores = compared(&shares);
+            let other = scores.shares[0].differences[1].difference;
+            (scores.lead_confidence, other.high - other.low)
+        };
+        let [(one, narrow), (five, wide)] = [of(1), of(5)];
+        assert!((one - 0.95).abs() < 1e-12 && (five - 0.99).abs() < 1e-12 && wide > narrow);
         let verdict = compared(&[(1.0, lost)]).verdict();
         assert_eq!(verdict.outcome, Outcome::DoesNotBeat);
         assert!(verdict.sentence.contains("worse than from scratch by"), "{}", verdict.sentence);

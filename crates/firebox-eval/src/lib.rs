@@ -88,8 +88,8 @@ pub use contest::{Contender, Contest, Lead, Standing, contest};
 pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
 pub use error::EvalError;
 pub use evaluate::{
-    Difference, Evaluation, Head, Score, Subject, Subjects, evaluate, random_seeds,
-    unlearnt_classes,
+    Answer, Answers, Difference, Evaluation, Head, Score, Subject, Subjects, evaluate,
+    random_seeds, unlearnt_classes,
 };
 pub use features::{Features, Parts, Standardiser};
 pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
@@ -108,7 +108,7 @@ pub use projection::{Projection, project};
 pub use random_kernels::RandomKernels;
 pub use reconstruction::{
     Fill, MaskedWindow, Reconstruction, ReconstructionScore, ReconstructionTally, Reduction,
-    fill_last_value, fill_linear, fill_mean, fill_seen_mean,
+    WindowErrors, fill_last_value, fill_linear, fill_mean, fill_seen_mean,
 };
 pub use report::{
     Advice, ArchiveDefect, ArchiveReport, ArchiveSet, Card, Chart, CheckpointRow, ComparedRun,
@@ -123,4 +123,4 @@ pub use svm::Svm;
 pub use text::{Decimals, loss, number, signed};
 pub use together::{Together, block_of_labels};
 pub use validation::ValidationProbe;
-pub use verdict::{FEWEST_WINDOWS, Outcome, Verdict, verdict};
+pub use verdict::{FEWEST_WINDOWS, Outcome, Verdict, share_text, verdict};

@@ -8,7 +8,9 @@ use firebox_loader::{Batch, HeldOutLoader, Source};
 use firebox_models::{KeptWeights, Pretrain, PretrainBatch};
 
 use crate::embed::{Chosen, evenly, in_batches};
-use crate::{EvalConfig, EvalError, MaskedWindow, Reconstruction, ReconstructionTally, Sources};
+use crate::{
+    EvalConfig, EvalError, MaskedWindow, Reconstruction, ReconstructionTally, Sources, WindowErrors,
+};
 
 /// What [`reconstruct`] found.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,6 +19,8 @@ pub struct MaskedSample {
     pub reconstruction: Option<Reconstruction>,
     /// A few of the windows to look at, spaced evenly.
     pub windows: Vec<MaskedWindow>,
+    /// The errors of each window that was measured, in the order of the part.
+    pub errors: Vec<WindowErrors>,
 }
 
 /// Hides steps of at most [`EvalConfig::test_limit`] held-out windows by the model's own rule, and
@@ -70,7 +74,8 @@ pub fn reconstruct<M: Pretrain>(
         });
     }
     let together = sources.together.of_chosen(&indices, every);
-    Ok(MaskedSample { reconstruction: tally.finish(config, &together), windows })
+    let reconstruction = tally.finish(config, &together);
+    Ok(MaskedSample { reconstruction, windows, errors: tally.windows().to_vec() })
 }
 
 /// Which values of a window were put in, `[time, channel]`; nothing if none was.

@@ -12,7 +12,8 @@
 //! for time series classification", 2021; Tan, Dempster, Bergmeir and Webb, "MultiRocket: multiple pooling
 //! operators and transformations for fast and effective time series classification", 2022. Unlike in the
 //! authors' program, runs and places are shares of a window's own length, so that windows of unequal length
-//! compare, and a mean is that of the distances above the threshold, as in the paper.
+//! compare, a mean is that of the distances above the threshold, as in the paper, and thresholds are quantiles of the steps
+//! that are pooled, which are those without padding for every other kernel.
 
 use firebox_core::Stream;
 use rayon::prelude::*;
@@ -117,7 +118,8 @@ fn dilations(longest: usize, each: usize) -> (Vec<usize>, Vec<usize>) {
             }
         }
     }
-    counts.iter_mut().for_each(|count| *count *= each.max(1) / most);
+    let ratio = each.max(1) as f64 / most as f64;
+    counts.iter_mut().for_each(|count| *count = (*count as f64 * ratio) as usize);
     let left = each.saturating_sub(counts.iter().sum());
     let places = counts.len();
     (0..left).for_each(|index| counts[index % places] += 1);
@@ -246,25 +248,27 @@ fn quantile(sorted: &[f32], at: f64) -> f32 {
 /// Of the steps above a threshold: their share, their longest run and their mean place as shares of all
 /// steps, and the mean distance above the threshold. Without such a step the place is −1.
 fn pool(found: &[f32], bias: f32) -> [f32; POOLED] {
-    let (mut count, mut sum, mut places) = (0u32, 0.0f32, 0u32);
+    // Places of 100,000 steps add up to more than a u32 holds.
+    let (mut count, mut sum, mut places) = (0u32, 0.0f64, 0u64);
     let (mut run, mut longest) = (0u32, 0u32);
     for (place, value) in (0u32..).zip(found) {
         if *value > bias {
             count += 1;
-            sum += value - bias;
-            places += place;
+            sum += f64::from(value - bias);
+            places += u64::from(place);
             run += 1;
             longest = longest.max(run);
         } else {
             run = 0;
         }
     }
-    let steps = found.len().max(1) as f32;
+    let steps = found.len().max(1) as f64;
     if count == 0 {
         return [0.0, 0.0, 0.0, -1.0];
     }
-    let own = count as f32;
-    [own / steps, longest as f32 / steps, sum / own, places as f32 / own / steps]
+    let own = f64::from(count);
+    [own / steps, f64::from(longest) / steps, sum / own, places as f64 / own / steps]
+        .map(|value| value as f32)
 }
 
 #[cfg(test)]
@@ -354,11 +358,11 @@ mod tests {
 
     #[test]
     fn dilations_and_thresholds_are_the_papers() {
-        // As `_fit_dilations` of aeon 1.x gives for 6,250 features and these lengths.
+        // As `_fit_dilations` of aeon 1.6 gives for 6,250 features and these lengths.
         let (found, counts) = dilations(150, 74);
-        assert_eq!(found.len(), counts.len());
-        assert_eq!(counts.iter().sum::<usize>(), 74);
-        assert_eq!((found[0], *found.last().unwrap()), (1, 18));
+        assert_eq!(found, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16, 18]);
+        assert_eq!(counts, [19, 10, 7, 7, 3, 5, 5, 2, 2, 2, 2, 2, 2, 2, 2, 2]);
+        assert_eq!(dilations(37, 74), (vec![1, 2, 3, 4], vec![35, 19, 14, 6]));
         assert_eq!(dilations(9, 74), (vec![1], vec![74]));
         assert_eq!(dilations(3, 1), (vec![1], vec![1]));
         let all = kernels();
@@ -367,5 +371,8 @@ mod tests {
         assert_eq!(quantile(&[], 0.5), 0.0);
         assert_eq!(pool(&[0.0, 2.0, 3.0, -1.0], 1.0), [0.5, 0.5, 1.5, 0.375]);
         assert_eq!(pool(&[], 1.0), [0.0, 0.0, 0.0, -1.0]);
+        let [share, run, mean, place] = pool(&vec![1.25; 200_000], 1.0);
+        assert_eq!([share, run, mean], [1.0, 1.0, 0.25]);
+        assert!((place - 0.5).abs() < 1e-5, "{place}");
     }
 }

@@ -202,10 +202,22 @@ pub fn fill_mean(window: &[f32], mask: &[bool], channels: usize) -> Vec<f32> {
 }
 
 /// Errors of one masked window, summed over its masked values.
-#[derive(Clone, Copy, Debug)]
-struct WindowErrors {
-    squared: [f64; 5],
-    values: f64,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowErrors {
+    /// Index of the window within its part.
+    pub index: usize,
+    /// Squared errors of each fill, in the order of [`Fill::ALL`], in squared normalised units.
+    pub squared: [f64; 5],
+    /// Masked values that were measured, over which they are summed.
+    pub values: f64,
+}
+
+impl WindowErrors {
+    /// The mean squared error of a fill.
+    pub fn mean(&self, fill: Fill) -> f64 {
+        let place = Fill::ALL.iter().position(|own| *own == fill).unwrap_or(0);
+        self.squared[place] / self.values
+    }
 }
 
 /// Collects the errors of masked windows, one after the other.
@@ -264,7 +276,8 @@ impl ReconstructionTally {
             fill_seen_mean(&window.truth, &window.mask, channels),
             fill_mean(&window.truth, &window.mask, channels),
         ];
-        let mut own = WindowErrors { squared: [0.0; 5], values: counted.len() as f64 };
+        let values = counted.len() as f64;
+        let mut own = WindowErrors { index: window.index, squared: [0.0; 5], values };
         counted.iter().for_each(|at| self.values[at % channels] += 1.0);
         for (place, fill) in fills.iter().enumerate() {
             for at in counted.iter().copied() {
@@ -278,6 +291,11 @@ impl ReconstructionTally {
         self.places.push(self.added - 1);
         self.masked_steps += masked as u64;
         Ok(())
+    }
+
+    /// The errors of each window that has a masked value which was measured, in the order in which they were added.
+    pub fn windows(&self) -> &[WindowErrors] {
+        &self.windows
     }
 
     /// The scores, or `None` without any masked step. `together` says which of the windows that were added hang together, and

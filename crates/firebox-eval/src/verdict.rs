@@ -247,10 +247,20 @@ pub(crate) fn conclusion(independent: usize, difference: &Estimate) -> &'static 
     }
 }
 
+/// A share below 1 in per cent, with as many digits as tell it from a whole: 95, 97.5, 99.99.
+pub fn share_text(share: f64) -> String {
+    let percent = 100.0 * share;
+    let places = (1..=6).find(|places| {
+        let scale = 10f64.powi(*places);
+        ((percent * scale).round() / scale - percent).abs() < 1e-9
+    });
+    let scale = 10f64.powi(places.unwrap_or(6));
+    ((percent * scale).round() / scale).to_string()
+}
+
 /// `95 % interval`.
 pub(crate) fn percent_interval(confidence: f64) -> String {
-    let rounded = (confidence * 1000.0).round() / 10.0;
-    format!("{rounded} % interval")
+    format!("{} % interval", share_text(confidence))
 }
 
 /// A baseline with its article.

@@ -78,10 +78,30 @@ fn an_encoder_that_was_never_trained_does_not_beat_itself() {
     let random = accuracy(Subject::RandomEncoder, Some(Head::Logistic));
     assert!(random > accuracy(Subject::Majority, None) + 0.1, "{random}");
     assert_eq!(scores, evaluate(&config));
+    // What was predicted of each labelled window makes the scores.
+    let labels: Vec<u32> = scores.answers.windows.iter().map(|own| label(&sources, *own)).collect();
+    assert_eq!(labels.len(), scores.windows[2]);
+    for (answer, score) in scores.answers.all.iter().zip(&scores.scores) {
+        assert_eq!((answer.subject, answer.head), (score.subject, score.head));
+        assert_eq!(answer.runs.len(), score.runs);
+        let right = answer.runs.iter().flat_map(|run| run.iter().zip(&labels));
+        let right = right.filter(|(said, label)| said == label).count() as f64;
+        let share = right / (labels.len() * score.runs) as f64;
+        assert!((share - score.metric(Metric::Accuracy).value).abs() < 1e-12, "{answer:?}");
+    }
+    assert_eq!(scores.answers.all.len(), scores.scores.len());
 
     let limited = evaluate(&EvalConfig { train_limit: 100, test_limit: 50, ..config });
     assert_eq!((limited.windows[0], limited.windows[2]), (100, 50));
     assert_eq!(limited.block, 1, "windows spaced this far do not overlap");
+    assert_eq!(limited.answers.windows.len(), 50);
+    assert!(limited.answers.windows.iter().all(|window| scores.answers.windows.contains(window)));
+}
+
+/// The class of a test window that has one.
+fn label(sources: &Sources, window: usize) -> u32 {
+    let [time, channels] = sources.test.shape();
+    sources.test.read(window, &mut vec![0.0; time * channels]).unwrap().label.unwrap()
 }
 
 /// Windows of two classes with the names of the classes exchanged.
@@ -172,6 +192,13 @@ fn masked_steps_are_compared_with_naive_fills() {
     assert_eq!(found.windows[3].mask, other.windows[3].mask);
     let none = reconstruct(&config, &model, &sources, 0, &device, &Silent).unwrap();
     assert!(none.windows.is_empty() && none.reconstruction == found.reconstruction);
+    // The errors of the windows make the scores of all.
+    let values: f64 = found.errors.iter().map(|window| window.values).sum();
+    for score in &errors.scores {
+        let sum: f64 = found.errors.iter().map(|own| own.mean(score.fill) * own.values).sum();
+        assert!((sum / values - score.mean_squared_error.value).abs() < 1e-12, "{score:?}");
+    }
+    assert!(found.errors.iter().map(|window| window.index).eq(0..sources.test.len()));
 }
 
 #[test]

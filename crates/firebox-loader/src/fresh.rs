@@ -63,14 +63,17 @@ impl Begun {
         if scales.windows(2).all(|pair| pair[0] == pair[1]) {
             scales.truncate(1);
         }
-        let deviations = TensorData::new(deviations, [count, recipe.channels()]);
+        // As one run each, which no device pads.
+        let rows = |values: Vec<f32>, rows: usize, width: usize| {
+            Tensor::<1>::from_data(TensorData::new(values, [rows * width]), device)
+                .reshape([rows, width])
+        };
         let shared = scales.iter().all(|scale| *scale == PriceScale::SHARED);
         let scales = (!shared).then(|| {
             let maps = scales.iter().flat_map(|scale| scale.maps().into_iter().flatten());
-            let maps = TensorData::new(maps.collect::<Vec<f32>>(), [scales.len(), SCALE_WIDTH]);
-            Tensor::from_data(maps, device)
+            rows(maps.collect(), scales.len(), SCALE_WIDTH)
         });
-        let deviations = Tensor::from_data(deviations, device);
+        let deviations = rows(deviations, count, recipe.channels());
         let layout = recipe.bars().map(|bars| Layout::new(bars, recipe.channels(), device));
         Fresh { recipe, versions, places, deviations, scales, layout }
     }

@@ -84,6 +84,8 @@ pub struct Room {
     pub shared: bool,
     /// Of the host; none if that is not known.
     pub host: Option<u64>,
+    /// The most that a device has its own memory for in one piece, which a set is; none if that is not known.
+    pub piece: Option<u64>,
 }
 
 /// Share of the device's free memory that data may take: weights, moments, activations and the
@@ -132,6 +134,7 @@ pub fn place(
     let size = megabytes(bytes) + of;
     let fits =
         |free: Option<u64>, share: f64| free.is_none_or(|f| bytes as f64 <= share * f as f64);
+    let piece = room.piece.filter(|piece| !room.shared && bytes > *piece).map(megabytes);
     let refuse = |place: &'static str, why: String| Err(LoadError::NotResident { place, why });
     match wanted {
         Resident::Device if drawn && fresh.is_none() => {
@@ -143,6 +146,25 @@ pub fn place(
     let there = if room.shared { room.host } else { room.device };
     // Parts that are uploaded one after the other lie beside the whole for a moment.
     let share = if bytes > CHUNK_BYTES as u64 { 0.5 } else { 1.0 };
+    match (wanted, piece) {
+        (Resident::Device, Some(piece)) => {
+            return refuse(
+                "device",
+                format!(
+                    "its {size} are more than the {piece} that the device has memory for in one piece"
+                ),
+            );
+        }
+        (Resident::Auto, Some(piece)) if !drawn || fresh.is_some() => {
+            return Ok((
+                Place::Stream,
+                format!(
+                    "auto: {size} are more than the {piece} that the device has memory for in one piece"
+                ),
+            ));
+        }
+        _ => {}
+    }
     match wanted {
         Resident::Stream => streamed(),
         Resident::Device if fits(there, share) => {
@@ -188,8 +210,10 @@ pub fn place(
 /// are given their share of what is free now.
 pub fn fits_beside(source: &dyn Source, room: Room) -> bool {
     let free = if room.shared { room.host } else { room.device };
+    let bytes = bytes_of(source);
     !source.varies()
-        && free.is_some_and(|free| bytes_of(source) as f64 <= SHARE_OF_DEVICE * free as f64)
+        && free.is_some_and(|free| bytes as f64 <= SHARE_OF_DEVICE * free as f64)
+        && (room.shared || room.piece.is_none_or(|piece| bytes <= piece))
 }
 
 fn too_large(size: &str, free: Option<u64>) -> String {

@@ -93,7 +93,7 @@ impl Buffers {
     }
 
     /// A buffer as a tensor's data, whose memory comes back here.
-    pub(crate) fn lend(&self, buffer: Buffer, shape: [usize; 3]) -> TensorData {
+    pub(crate) fn lend<const D: usize>(&self, buffer: Buffer, shape: [usize; D]) -> TensorData {
         let Buffer { memory, values } = buffer;
         let length = values * size_of::<f32>();
         let lent = Lent { memory, home: Arc::clone(&self.0) };

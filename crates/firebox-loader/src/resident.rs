@@ -249,10 +249,12 @@ fn upload_all(
     mut look: Option<&mut Look<'_>>,
 ) -> Result<(About, Values), LoadError> {
     let [time, channel] = source.shape();
-    let (mut parts, mut first, is_shown) = (Vec::new(), 0, look.is_some());
+    let (mut parts, mut first, mut row, is_shown) = (Vec::new(), 0, 0, look.is_some());
     let mut upload = |values: &mut Vec<f32>, rows, width| {
-        let values = TensorData::new(std::mem::take(values), [rows, width]);
-        parts.push(Tensor::<2>::from_data(values, device));
+        // Rows of their own may be padded on the device, to twice what they take: these are cut once they lie there.
+        let values = TensorData::new(std::mem::take(values), [rows * width]);
+        row = width;
+        parts.push(Tensor::<1>::from_data(values, device));
     };
     let mut show = |values: &[f32], rows, width| {
         let Some(look) = &mut look else { return };
@@ -275,6 +277,8 @@ fn upload_all(
         })?,
     };
     let all = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 0) };
+    let rows = all.dims()[0] / row.max(1);
+    let all = all.reshape([rows, row]);
     if !about.shares {
         return Ok((about, Values::Device(all)));
     }

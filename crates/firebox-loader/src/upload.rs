@@ -72,8 +72,8 @@ impl Upload {
         &LoaderConfig { pin, upload_ahead, .. }: &LoaderConfig,
     ) -> Self {
         let small = values.saturating_mul(size_of::<f32>()) <= BESIDE_STEPS;
-        // Memory that the device copies from by itself is that of the batches' own queue.
-        let queue = match pin || (upload_ahead > 0 && !small) {
+        // Memory that the device copies from by itself is that of the batches' own queue, if they have one.
+        let queue = match upload_ahead > 0 && (pin || !small) {
             true => Queue::Own,
             false => Queue::OfSteps(Stream::from_id(StreamId::current())),
         };
@@ -89,8 +89,10 @@ impl Upload {
     fn batch(&self, filled: Filled, buffers: &Buffers, next: Position) -> Batch {
         let ready = Instant::now();
         let Filled { values, steps, lengths, labels, indices, took } = filled;
-        let data = buffers.lend(values, [indices.len(), steps, self.channel]);
-        let inputs = Tensor::from_data(data, &self.device);
+        // As one run: rows of their own may be padded on the device, be copied one by one, and have to be put together there.
+        let shape = [indices.len(), steps, self.channel];
+        let data = buffers.lend(values, [shape.iter().product()]);
+        let inputs = Tensor::<1>::from_data(data, &self.device).reshape(shape);
         // In the queue of the steps, a flush would wait for the step before.
         if let Queue::Own = self.queue {
             // The device gives memory back that it has copied, the batch before this one at the latest with the next

@@ -15,7 +15,7 @@ use firebox_core::*;
 use firebox_loader::{
     AugmentedWindows, Batch, HeldOutLoader, HeldOutResident, LoadError, LoaderConfig, Masking,
     Place, Position, Relabelled, Resident, Room, Sample, Shuffle, Source, TrainLoader,
-    TrainResident, TrainSource, place,
+    TrainResident, TrainSource, fits_beside, place,
 };
 
 const LONGEST: usize = 37;
@@ -602,8 +602,13 @@ fn a_thread_that_dies_outside_of_a_sample_is_an_error_too() {
 #[test]
 fn the_place_is_chosen_by_what_fits_and_says_why() {
     let gigabyte = 1_000_000_000;
-    let gpu = Room { device: Some(gigabyte), shared: false, host: Some(gigabyte) };
-    let cpu = Room { device: None, shared: true, host: Some(gigabyte) };
+    let gpu = Room {
+        device: Some(gigabyte),
+        shared: false,
+        host: Some(gigabyte),
+        piece: Some(gigabyte / 2),
+    };
+    let cpu = Room { shared: true, host: Some(gigabyte), ..Room::default() };
     let chosen = |wanted, samples, room| {
         let (place, reason) = place(wanted, &Ragged(samples), room).unwrap();
         format!("{place}: {reason}")
@@ -634,6 +639,20 @@ fn the_place_is_chosen_by_what_fits_and_says_why() {
     assert!(place(Resident::Device, &Ragged(9_000_000), cpu).is_err());
     assert!(place(Resident::Device, &Ragged(2_000_000), gpu).is_err());
     assert!(chosen(Resident::Device, 1_500_000, gpu).starts_with("device: asked for"));
+    // A set is one tensor, which a device may have too little memory for in one piece.
+    let roomy = Room { device: Some(4 * gigabyte), ..gpu };
+    assert!(chosen(Resident::Auto, 1_600_000, roomy).starts_with("device: auto"));
+    assert_eq!(
+        chosen(Resident::Auto, 2_000_000, roomy),
+        "stream: auto: 592.0 MB are more than the 500.0 MB that the device has memory for in one piece"
+    );
+    let error = place(Resident::Device, &Ragged(2_000_000), roomy).unwrap_err().to_string();
+    assert!(error.contains("592.0 MB are more than the 500.0 MB"), "{error}");
+    let [small, large] = [1_600_000, 2_000_000].map(|samples| fits_beside(&Ragged(samples), roomy));
+    assert!(small && !large);
+    assert!(
+        chosen(Resident::Auto, 2_000_000, Room { piece: Some(1), ..cpu }).starts_with("memory")
+    );
 }
 
 #[test]
@@ -650,7 +669,8 @@ fn stored_halves_are_read_where_they_lie_as_f32_are() {
         let shards =
             store.augmented(key, &parts.train, &normaliser, &settings, 7, &Silent).unwrap();
         let placed = |wanted, shared: bool| {
-            let room = Room { device: free.filter(|_| !shared), shared, host: free };
+            let device = free.filter(|_| !shared);
+            let room = Room { device, shared, host: free, piece: None };
             place(wanted, &shards, room).unwrap()
         };
         let (here, why) = placed(Resident::Auto, true);
@@ -705,7 +725,7 @@ fn augmenting_on_the_way_draws_what_the_cache_would_hold() {
     }
     assert!(online.varies() && TrainResident::read(&online).is_err());
     // 64 bytes an original: a device of its own draws versions of them, a processor's threads do.
-    let room = |shared| Room { device: Some(1 << 30), shared, host: Some(1 << 30) };
+    let room = |shared| Room { device: Some(1 << 30), shared, host: Some(1 << 30), piece: None };
     let chosen = |wanted, shared| {
         let (place, reason) = place(wanted, &online, room(shared)).unwrap();
         format!("{place}: {reason}")

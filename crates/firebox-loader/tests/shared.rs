@@ -168,7 +168,7 @@ fn the_place_is_decided_by_what_is_kept() {
         NormalisedWindows::new(parts.train.clone(), normaliser(Normalisation::Standard, &parts));
     let kept = bytes_of(&source);
     // Three times what is kept, and too little for the windows one by one.
-    let room = |free| Room { device: Some(free), shared: false, host: None };
+    let room = |free| Room { device: Some(free), ..Room::default() };
     assert!(3 * kept < (source.len() * 16 * CHANNELS * size_of::<f32>()) as u64);
     let (chosen, why) = place(Resident::Auto, &source, room(3 * kept)).unwrap();
     assert_eq!(chosen, Place::Device);

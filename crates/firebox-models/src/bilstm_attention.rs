@@ -72,7 +72,7 @@ impl BiLstmAttentionConfig {
     /// Builds the model with weights drawn from `stream` as PyTorch draws them.
     ///
     /// # Errors
-    /// If a setting is out of its range, or there is no channel or no class.
+    /// If a setting is out of its range, or there are fewer than two channels or no class.
     pub fn init(
         &self,
         stream: Stream,
@@ -82,6 +82,10 @@ impl BiLstmAttentionConfig {
     ) -> Result<BiLstmAttention, ModelError> {
         self.validate()?;
         at_least_one(&[("channels", channels), ("classes", classes)])?;
+        if channels == 1 {
+            let allowed = "at least 2, because each step is normalised over its channels, and of one nothing is left: give more, or use another encoder, such as `recurrent`";
+            return Err(ModelError::Setting { key: "channels", found: "1".to_owned(), allowed });
+        }
         let lstm = LstmConfig {
             input: channels,
             hidden: self.hidden,
@@ -227,6 +231,10 @@ impl Encoder for BiLstmAttention {
     }
 
     fn embedding_width(&self) -> usize {
+        2 * self.config.hidden
+    }
+
+    fn step_width(&self) -> usize {
         2 * self.config.hidden
     }
 }

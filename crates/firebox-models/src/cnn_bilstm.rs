@@ -375,6 +375,10 @@ impl Encoder for CnnBiLstm {
         self.config.embedding_width()
     }
 
+    fn step_width(&self) -> usize {
+        self.config.head
+    }
+
     fn step_lengths(&self, lengths: &[usize]) -> Vec<usize> {
         lengths.iter().map(|length| length >> self.blocks.len()).collect()
     }

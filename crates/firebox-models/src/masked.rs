@@ -207,13 +207,7 @@ impl Encoder for AnyEncoder {
     }
 
     fn step_width(&self) -> usize {
-        match self {
-            // Their embedding is not mean ‖ maximum of their steps.
-            Self::CnnBilstm(encoder) => encoder.config().head,
-            Self::BilstmAttention(encoder) => 2 * encoder.config().hidden,
-            Self::StackedLstm(encoder) => encoder.embedding_width(),
-            _ => each!(self, encoder => encoder.step_width()),
-        }
+        each!(self, encoder => encoder.step_width())
     }
 
     fn step_lengths(&self, lengths: &[usize]) -> Vec<usize> {

@@ -234,6 +234,10 @@ impl Encoder for StackedLstm {
     fn embedding_width(&self) -> usize {
         self.width
     }
+
+    fn step_width(&self) -> usize {
+        self.width
+    }
 }
 
 #[cfg(test)]

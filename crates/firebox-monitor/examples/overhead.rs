@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use firebox_core::{Event, Listener};
 use firebox_monitor::{
     MlflowConfig, MonitorConfig, ProfileConfig, Profiler, PrometheusConfig, TensorBoardConfig,
-    TrackedRun, Trackers, sampled,
+    TrackedRun, Trackers, WatchGpus, sampled,
 };
 
 /// Processor time of every thread of this process, seconds.
@@ -71,7 +71,7 @@ fn main() {
     let (begin, processor, mut on_the_loop, mut steps) =
         (Instant::now(), processor_seconds(), Duration::ZERO, 0u64);
     let mut marks = vec![];
-    sampled(config.period, false, &trackers, || {
+    sampled(config.period, WatchGpus::No, &trackers, || {
         while begin.elapsed().as_secs_f64() < seconds {
             std::thread::sleep(Duration::from_secs_f64(step_milliseconds / 1e3));
             steps += 1;

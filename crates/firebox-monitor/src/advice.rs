@@ -353,11 +353,18 @@ fn memory(usage: &Usage, settings: &Settings) -> Option<Advice> {
 }
 
 fn smaller_batch(settings: &Settings) -> String {
-    let half = (settings.batch_size / 2).max(1);
-    format!(
-        "`{}` from {} to {half} with `train.accumulate` doubled",
-        settings.keys.batch_size, settings.batch_size
-    )
+    match settings.batch_size {
+        0 | 1 => "the model to a smaller one, or windows to shorter ones".to_owned(),
+        size => {
+            let key = settings.keys.batch_size;
+            // Trainings with a key of their own know no other.
+            let more = match key.starts_with("loader.") {
+                true => " with `train.accumulate` doubled",
+                false => "",
+            };
+            format!("`{key}` from {size} to {}{more}", size / 2)
+        }
+    }
 }
 
 fn thrashing(usage: &Usage, settings: &Settings) -> Option<Advice> {
@@ -379,7 +386,8 @@ fn thrashing(usage: &Usage, settings: &Settings) -> Option<Advice> {
 }
 
 fn gpu_memory(usage: &Usage, settings: &Settings) -> Option<Advice> {
-    if usage.gpu_memory < FULL {
+    // Of a run on the processor it is another's.
+    if usage.gpu_memory < FULL || !settings.on_gpu {
         return None;
     }
     let said = format!("{} of a GPU's memory was in use at the peak", percent(usage.gpu_memory));

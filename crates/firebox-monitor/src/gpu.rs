@@ -118,9 +118,8 @@ impl Gpus {
         }
     }
 
-    /// None, as on a machine without a driver.
-    #[cfg(test)]
-    pub(crate) fn none() -> Self {
+    /// None: they are not asked for.
+    pub(crate) fn unasked() -> Self {
         Self { library: Err("not asked for".to_owned()), count: 0, amd: vec![], apple: None }
     }
 
@@ -171,14 +170,14 @@ mod tests {
             Some(reason) => assert!(!reason.is_empty() && gpus.sample().is_empty()),
             None => assert!(gpus.sample().iter().all(|gpu| !gpu.name.is_empty())),
         }
-        assert!(Gpus::none().absence().is_some() && Gpus::none().sample().is_empty());
+        assert!(Gpus::unasked().absence().is_some() && Gpus::unasked().sample().is_empty());
     }
 
     #[test]
     fn cards_of_the_kernel_count_where_the_library_is_not() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("gpu_busy_percent"), "40\n").unwrap();
-        let gpus = Gpus { amd: vec![folder.path().to_path_buf()], ..Gpus::none() };
+        let gpus = Gpus { amd: vec![folder.path().to_path_buf()], ..Gpus::unasked() };
         assert_eq!(gpus.absence(), None);
         assert_eq!(gpus.sample()[0].utilisation, Some(0.4));
     }
@@ -195,12 +194,12 @@ mod tests {
             device
         };
         let (first, second) = (card("0", 100, 30), card("1", 200, 50));
-        let two = Gpus { amd: vec![first.clone(), second], ..Gpus::none() };
+        let two = Gpus { amd: vec![first.clone(), second], ..Gpus::unasked() };
         // Nobody says which of two is meant, and NVIDIA's are not there.
         for numbering in [Numbering::Amd, Numbering::Other, Numbering::Nvidia] {
             assert_eq!(two.free(0, numbering), None);
         }
-        let one = Gpus { amd: vec![first.clone()], ..Gpus::none() };
+        let one = Gpus { amd: vec![first.clone()], ..Gpus::unasked() };
         assert_eq!((one.free(0, Numbering::Amd), one.free(1, Numbering::Amd)), (Some(70), None));
         // It may be another than the one that is computed on.
         assert_eq!(one.free(0, Numbering::Other), None);
@@ -210,7 +209,7 @@ mod tests {
         std::fs::write(first.join("mem_info_gtt_total"), "120\n").unwrap();
         assert_eq!(one.free(0, Numbering::Amd), Some(70));
         // Beside one of NVIDIA's, that is meant.
-        let beside = Gpus { count: 1, amd: vec![first.clone()], ..Gpus::none() };
+        let beside = Gpus { count: 1, amd: vec![first.clone()], ..Gpus::unasked() };
         assert_eq!(beside.place(0, Numbering::Other), Some(Card::Nvidia(0)));
         // A card that does not tell.
         std::fs::remove_file(first.join("mem_info_vram_used")).unwrap();

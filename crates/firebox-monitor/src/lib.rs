@@ -12,12 +12,12 @@
 //! ```
 //! use std::sync::Mutex;
 //! use firebox_core::Event;
-//! use firebox_monitor::{Usage, sampled};
+//! use firebox_monitor::{Usage, WatchGpus, sampled};
 //!
 //! let usage = Mutex::new(Usage::default());
 //! let listener = |event: &Event| usage.lock().unwrap().record(event);
 //! listener(&Event::StageStarted { stage: "train".to_owned() });
-//! let sum: f64 = sampled(0.1, false, &listener, || {
+//! let sum: f64 = sampled(0.1, WatchGpus::No, &listener, || {
 //!     let start = std::time::Instant::now();
 //!     let mut sum = 0.0;
 //!     while start.elapsed().as_millis() < 250 {
@@ -60,7 +60,7 @@ pub use profile::{
     Counted, DeviceKernel, DeviceTimer, Place, Profile, ProfileConfig, ProfileError, Profiler, Ran,
     Span, SpanTotal,
 };
-pub use sampler::{sampled, sampled_with};
+pub use sampler::{WatchGpus, sampled, sampled_with};
 pub use track::{Picture, TrackedRun, Trackers};
 pub use trainings::{PARTS, trainings};
 pub use usage::{Measure, MemoryCurve, Usage, Utilisation};

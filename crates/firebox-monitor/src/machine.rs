@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn work_is_seen_in_the_next_sample() {
-        let mut machine = Machine::new(Gpus::none());
+        let mut machine = Machine::new(Gpus::unasked());
         let start = Instant::now();
         let (mut sum, mut kept) = (0.0f64, Vec::new());
         while start.elapsed().as_secs_f64() < 0.3 {
@@ -168,7 +168,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn linux_tells_what_the_crate_for_every_system_tells() {
-        let mut machine = Machine::new(Gpus::none());
+        let mut machine = Machine::new(Gpus::unasked());
         let (own, _) = machine.linux.counters();
         let (own, other) = (own.unwrap(), machine.process());
         assert!((own.cpu_seconds - other.cpu_seconds).abs() < 0.5, "{own:?} {other:?}");
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn reading_is_cheap() {
-        let mut machine = Machine::new(Gpus::none());
+        let mut machine = Machine::new(Gpus::unasked());
         let samples = (0..20).map(|_| {
             let start = Instant::now();
             drop(machine.sample());

@@ -15,16 +15,32 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// Does the work, and meanwhile sends an [`Event::Machine`] to the listener each `period` seconds
 /// and once more at the end. With a period of 0 there are none.
 ///
-/// With `gpu`, the run uses a GPU that NVIDIA's library or the kernel could tell of: their silence is
-/// then said once, as a warning. Nothing else that goes wrong here is seen by the work.
-pub fn sampled<T>(period: f64, gpu: bool, listener: &dyn Listener, work: impl FnOnce() -> T) -> T {
-    sampled_with(period, gpu, &Vec::new, listener, work)
+/// `gpus` says whether they are looked at: what others do on a GPU is nothing of a run on the processor. Nothing that goes
+/// wrong here is seen by the work.
+pub fn sampled<T>(
+    period: f64,
+    gpus: WatchGpus,
+    listener: &dyn Listener,
+    work: impl FnOnce() -> T,
+) -> T {
+    sampled_with(period, gpus, &Vec::new, listener, work)
+}
+
+/// Whether GPUs are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchGpus {
+    /// Not at all.
+    No,
+    /// Where something tells of them.
+    IfTold,
+    /// The work uses one that NVIDIA's library or the kernel could tell of: their silence is said once, as a warning.
+    Expected,
 }
 
 /// The same, with what `pools` says of the memory at each sample.
 pub fn sampled_with<T>(
     period: f64,
-    gpu: bool,
+    watch: WatchGpus,
     pools: &(dyn Fn() -> Vec<MemoryPool> + Sync),
     listener: &dyn Listener,
     work: impl FnOnce() -> T,
@@ -36,8 +52,8 @@ pub fn sampled_with<T>(
     scope(|scope| {
         let (stop, stopped) = channel::<()>();
         let thread = Builder::new().name("monitor".to_owned()).spawn_scoped(scope, move || {
-            let gpus = Gpus::find();
-            if let (true, Some(reason)) = (gpu, gpus.absence()) {
+            let gpus = if watch == WatchGpus::No { Gpus::unasked() } else { Gpus::find() };
+            if let (WatchGpus::Expected, Some(reason)) = (watch, gpus.absence()) {
                 let message = format!(
                     "the GPU cannot be watched: {reason}; training goes on without its utilisation, memory, clock, power and temperature"
                 );
@@ -76,7 +92,7 @@ mod tests {
         let events = Mutex::new(vec![]);
         let listener = |event: &Event| events.lock().unwrap().push(event.clone());
         assert_eq!(
-            sampled(period, false, &listener, || {
+            sampled(period, WatchGpus::IfTold, &listener, || {
                 std::thread::sleep(work);
                 7
             }),
@@ -116,7 +132,7 @@ mod tests {
             }
         };
         let work = || std::thread::sleep(Duration::from_millis(350));
-        sampled_with(0.1, false, &pools, &listener, work);
+        sampled_with(0.1, WatchGpus::IfTold, &pools, &listener, work);
         let found = found.into_inner().unwrap();
         let expected: Vec<_> = (1..=found.len() as u64).map(pool).collect();
         assert!(found.len() >= 2 && found == expected, "{found:?}");
@@ -127,7 +143,7 @@ mod tests {
         assert_eq!(events(0.0, Duration::from_millis(60)), []);
         let listener = |_: &Event| ();
         let panicked = std::panic::catch_unwind(|| {
-            sampled(60.0, false, &listener, || panic!("the work"));
+            sampled(60.0, WatchGpus::No, &listener, || panic!("the work"));
         });
         assert!(panicked.is_err());
     }
@@ -136,7 +152,9 @@ mod tests {
     fn a_gpu_that_cannot_be_watched_is_said_once() {
         let events = Mutex::new(vec![]);
         let listener = |event: &Event| events.lock().unwrap().push(event.clone());
-        sampled(0.1, true, &listener, || std::thread::sleep(Duration::from_millis(350)));
+        sampled(0.1, WatchGpus::Expected, &listener, || {
+            std::thread::sleep(Duration::from_millis(350))
+        });
         let events = events.into_inner().unwrap();
         let warnings = events.iter().filter(|event| matches!(event, Event::Warning { .. })).count();
         assert_eq!(warnings, usize::from(Gpus::find().absence().is_some()), "{events:?}");

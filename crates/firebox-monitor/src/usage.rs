@@ -132,6 +132,11 @@ pub(crate) struct Shares {
 }
 
 impl Usage {
+    /// Whether a step was told: of a run that is made of trainings with logs of their own, none is.
+    pub fn has_steps(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
     /// Takes an event. After a resume, steps that are told again replace those before.
     pub fn record(&mut self, event: &Event) {
         match event {

@@ -67,7 +67,12 @@ impl Copy {
         let name = own_name(url.rsplit('/').next().unwrap_or_default());
         fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
         let lock = folder.join(LOCK);
-        let held = File::create(&lock).map_err(RemoteError::io("lock", &lock))?;
+        let held = match File::create(&lock) {
+            // Copies in a cache that may only be read can be read.
+            Err(error) if is_read_only(&error) && lock.is_file() => File::open(&lock),
+            held => held,
+        };
+        let held = held.map_err(RemoteError::io("lock", &lock))?;
         loop {
             match held.try_lock() {
                 Ok(()) => break,
@@ -157,9 +162,6 @@ impl Copy {
     /// Gives a finished download its name, and writes down what it is.
     pub(crate) fn finish(&self, version: &Version) -> Result<PathBuf, RemoteError> {
         let (part, path, manifest) = (self.part_path(), self.path(), self.folder.join(MANIFEST));
-        if manifest.exists() {
-            fs::remove_file(&manifest).map_err(RemoteError::io("remove", &manifest))?;
-        }
         let bytes = fs::metadata(&part).map_err(RemoteError::io("read", &part))?.len();
         if bytes != version.bytes {
             return Err(RemoteError::Changed { url: self.url.clone() });
@@ -168,8 +170,11 @@ impl Copy {
         let content = Manifest { url: self.url.clone(), version: version.clone(), blake3 };
         let unfinished = manifest.with_extension("json.part");
         let text = json(&content, &manifest)?;
-        // Without room for it, the part stays a part.
+        // Without room for it, the part stays a part, and the copy before it a copy.
         fs::write(&unfinished, text).map_err(RemoteError::io("write", &unfinished))?;
+        if manifest.exists() {
+            fs::remove_file(&manifest).map_err(RemoteError::io("remove", &manifest))?;
+        }
         fs::rename(&part, &path).map_err(RemoteError::io("rename into place", &path))?;
         fs::rename(&unfinished, &manifest)
             .map_err(RemoteError::io("rename into place", &manifest))?;
@@ -177,6 +182,11 @@ impl Copy {
         let _ = fs::remove_file(self.folder.join(PART));
         Ok(path)
     }
+}
+
+fn is_read_only(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
 /// The copies of what an address names, of which no server is asked whether they are current.

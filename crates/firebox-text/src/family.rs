@@ -161,7 +161,9 @@ fn bert(family: Family, keys: &Keys) -> Result<TextEncoderConfig, TextError> {
         activation: keys.activation("hidden_act")?,
         dropout: keys.number_or("hidden_dropout_prob", 0.1)?,
         attention_dropout: keys.number_or("attention_probs_dropout_prob", 0.1)?,
-        epsilon: keys.number_or("layer_norm_eps", 1e-12)?,
+        // The defaults of `transformers`.
+        epsilon: keys
+            .number_or("layer_norm_eps", if family == Family::DebertaV2 { 1e-7 } else { 1e-12 })?,
         attention: match family {
             Family::DebertaV2 => disentangled(keys, width)?,
             Family::Longformer => windowed(keys, layers)?,

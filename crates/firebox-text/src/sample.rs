@@ -230,6 +230,7 @@ impl TextSampleConfig {
                 self.letter(&mut draws, &mut made);
             }
             made.groups.push(Some(format!("author {author}")));
+            made.rows.push(number + 1);
         }
         Ok(made)
     }

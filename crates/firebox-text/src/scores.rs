@@ -18,9 +18,17 @@ pub struct LabelScore {
     pub f1: f64,
     /// Texts in which the label holds.
     pub support: usize,
+    /// Texts in which it is predicted.
+    #[serde(default)]
+    pub predicted: usize,
 }
 
 impl LabelScore {
+    /// Whether there is anything to score: the label holds in a text, or is predicted.
+    fn occurs(&self) -> bool {
+        self.support + self.predicted > 0
+    }
+
     fn of(hits: usize, false_alarms: usize, misses: usize) -> Self {
         let share = |a: usize, b: usize| if b > 0 { a as f64 / b as f64 } else { 0.0 };
         Self {
@@ -28,6 +36,7 @@ impl LabelScore {
             recall: share(hits, hits + misses),
             f1: share(2 * hits, 2 * hits + false_alarms + misses),
             support: hits + misses,
+            predicted: hits + false_alarms,
         }
     }
 }
@@ -43,6 +52,18 @@ pub struct LabelScores {
     pub micro_f1: f64,
     /// Share of the texts all of whose labels are right.
     pub exact: f64,
+}
+
+impl LabelScores {
+    /// The mean F1 of the labels of a resample, without those that no drawn text has, neither true nor predicted, where the
+    /// texts that were drawn from (`all`) have some: that one was not drawn says nothing of it.
+    pub fn macro_f1_of_drawn(&self, all: &Self) -> f64 {
+        let told = self.labels.iter().zip(&all.labels);
+        let told = told.filter(|(own, all)| own.occurs() || !all.occurs());
+        let (sum, count) =
+            told.fold((0.0, 0_u32), |(sum, count), (own, _)| (sum + own.f1, count + 1));
+        if count > 0 { sum / f64::from(count) } else { 0.0 }
+    }
 }
 
 /// Scores predictions of some texts, `[text, label]` row by row.
@@ -196,7 +217,7 @@ mod tests {
 
     #[test]
     fn f1_is_that_of_scikit_learn() {
-        // f1_score(average=None, "macro", "micro") of these rows: [0.8, 2/3, 0], .4889, 0.7.
+        // f1_score(average=None, "macro", "micro") of these rows: [0.8, 2/3, 0], .4889, 2/3.
         let truth = [1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0].map(|v| v == 1);
         let predicted = [1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 1, 0, 1, 0].map(|v| v == 1);
         let scores = label_scores(&truth, &predicted, 3, 0..5);
@@ -208,6 +229,25 @@ mod tests {
         // The share of right cells is another number: that of a model that finds nothing is high.
         let none = label_scores(&truth, &[false; 15], 3, 0..5);
         assert_eq!((none.macro_f1, none.micro_f1), (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_label_that_was_not_drawn_does_not_count_in_a_resample() {
+        // The second label holds in the last text alone, the third nowhere.
+        let truth = [1, 0, 0, 0, 0, 0, 1, 1, 0].map(|v| v == 1);
+        let all = label_scores(&truth, &truth, 3, 0..3);
+        assert!((all.macro_f1 - 2.0 / 3.0).abs() < 1e-12, "{all:?}");
+        let drawn = |texts: &[usize]| {
+            label_scores(&truth, &truth, 3, texts.iter().copied()).macro_f1_of_drawn(&all)
+        };
+        assert!((drawn(&[0, 1, 2]) - 2.0 / 3.0).abs() < 1e-12);
+        assert_eq!(drawn(&[0, 1, 1]), 0.5, "the third counts 0, as in all texts");
+        assert_eq!(drawn(&[1, 1, 1]), 0.0);
+        // One that is predicted where it does not hold is wrong.
+        let mut said = truth;
+        said[1] = true;
+        let drawn = label_scores(&truth, &said, 3, [0, 0, 1].into_iter());
+        assert!((drawn.macro_f1_of_drawn(&all) - 1.0 / 3.0).abs() < 1e-12);
     }
 
     #[test]

@@ -164,6 +164,8 @@ mod tests {
             truth: vec![false; list.len()],
             spans: vec![None; list.len()],
             groups: list.iter().map(|(_, group)| group.map(str::to_owned)).collect(),
+            rows: (1..=list.len()).collect(),
+            empty: vec![],
         }
     }
 

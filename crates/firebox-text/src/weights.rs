@@ -1,6 +1,6 @@
 //! Weights in safetensors, in one file or in shards, as parameters of Firebox's text encoder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use firebox_models::{Mismatch, Parameter, TextAttention, TextEncoder, layouts, write_parameters};
@@ -23,9 +23,9 @@ pub struct MatchReport {
 pub(crate) fn read_tensors(folder: &Path) -> Result<BTreeMap<String, Parameter>, TextError> {
     let (single, index) =
         (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
-    let mut tensors = BTreeMap::new();
+    let (mut tensors, mut skipped) = (BTreeMap::new(), BTreeSet::new());
     if single.is_file() {
-        read_file(&single, &mut tensors)?;
+        read_file(&single, &mut tensors, &mut skipped)?;
         return Ok(tensors);
     }
     if index.is_file() {
@@ -43,9 +43,12 @@ pub(crate) fn read_tensors(folder: &Path) -> Result<BTreeMap<String, Parameter>,
                     format!("names the file `{shard}` outside its folder"),
                 ));
             }
-            read_file(&folder.join(shard), &mut tensors)?;
+            read_file(&folder.join(shard), &mut tensors, &mut skipped)?;
         }
-        if let Some(missing) = map.keys().find(|name| !tensors.contains_key(*name)) {
+        // Under another name, or of whole numbers, it was taken or left as it is in one file.
+        let is_there =
+            |name: &String| tensors.contains_key(&renamed(name)) || skipped.contains(name);
+        if let Some(missing) = map.keys().find(|name| !is_there(name)) {
             let found = format!("names a tensor `{missing}` that no shard holds as floats");
             return Err(content(&index, found));
         }
@@ -64,7 +67,21 @@ pub(crate) fn read_tensors(folder: &Path) -> Result<BTreeMap<String, Parameter>,
     }
 }
 
-fn read_file(path: &Path, tensors: &mut BTreeMap<String, Parameter>) -> Result<(), TextError> {
+/// Old checkpoints name the parameters of LayerNorm otherwise.
+fn renamed(name: &str) -> String {
+    match name.rsplit_once('.') {
+        Some((rest, "gamma")) => format!("{rest}.weight"),
+        Some((rest, "beta")) => format!("{rest}.bias"),
+        _ => name.to_owned(),
+    }
+}
+
+/// Adds the tensors of floats of a file, and the names of others.
+fn read_file(
+    path: &Path,
+    tensors: &mut BTreeMap<String, Parameter>,
+    skipped: &mut BTreeSet<String>,
+) -> Result<(), TextError> {
     let bytes = read(path)?;
     let file = SafeTensors::deserialize(&bytes)
         .map_err(|error| content(path, format!("is no whole safetensors file: {error}")))?;
@@ -84,18 +101,16 @@ fn read_file(path: &Path, tensors: &mut BTreeMap<String, Parameter>) -> Result<(
                 data.as_chunks::<2>().0.iter().map(half).collect()
             }
             // Numbers of positions and the like: they are computed here.
-            _ => continue,
+            _ => {
+                skipped.insert(name);
+                continue;
+            }
         };
         if let Some(place) = values.iter().position(|value| !value.is_finite()) {
             let found = format!("holds `{name}`, whose number {place} is {}", values[place]);
             return Err(content(path, found));
         }
-        // Old checkpoints name the parameters of LayerNorm so.
-        let name = match name.rsplit_once('.') {
-            Some((rest, "gamma")) => format!("{rest}.weight"),
-            Some((rest, "beta")) => format!("{rest}.bias"),
-            _ => name,
-        };
+        let name = renamed(&name);
         let shape = view.shape().to_vec();
         if tensors.insert(name.clone(), Parameter { name: name.clone(), shape, values }).is_some() {
             return Err(content(path, format!("holds a second tensor `{name}`")));

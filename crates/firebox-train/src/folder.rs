@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use crate::TrainError;
-use crate::checkpoint::{Checkpoint, CheckpointError, checkpoints};
+use crate::checkpoint::{Checkpoint, CheckpointError, checkpoints, sync_folder};
 use crate::history::HISTORY_FILE;
 use crate::run::{CHECKPOINT_FOLDER, Run, SUMMARY_FILE, Summary};
 use crate::state::State;
@@ -89,5 +89,7 @@ pub(crate) fn write_summary(folder: &Path, summary: &Summary) -> Result<(), Trai
         file.sync_all()?;
         fs::rename(&partial, &path)
     };
-    write().map_err(|source| TrainError::File { action: "write", path: path.clone(), source })
+    write().map_err(|source| TrainError::File { action: "write", path: path.clone(), source })?;
+    // Checkpoints go after it, and must not go before it.
+    Ok(sync_folder(folder)?)
 }

@@ -159,15 +159,23 @@ impl Objective<StackedLstm> for Forecasting {
                 match counted {
                     Some(counted) => {
                         let counted = tensor(counted, self.outputs, &device);
-                        (errors * counted).sum() / weight.max(1.0)
+                        in_order(errors * counted) / weight.max(1.0)
                     }
-                    None => errors.mean(),
+                    None => {
+                        let count = errors.shape().num_elements() as f64;
+                        in_order(errors) / count
+                    }
                 }
             }
             ForecastLoss::Huber { delta } => mean(huber(forecast, targets, weights, delta)),
         };
         Loss { value, weight, parts: vec![] }
     }
+}
+
+/// The sum of all numbers, in an order that no number of threads changes: row by row, then of the rows.
+fn in_order(numbers: Tensor<2>) -> Tensor<1> {
+    numbers.sum_dim(1).sum()
 }
 
 fn mean(loss: Result<MeanLoss, LossError>) -> Tensor<1> {

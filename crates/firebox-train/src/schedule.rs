@@ -190,11 +190,12 @@ impl Schedule {
         }
     }
 
-    /// Tells the schedule a validation loss (NaN for one that could not be computed).
+    /// Tells the schedule a validation loss (NaN for one that could not be computed, which is as bad as an infinite one).
     pub fn observe(&self, loss: f64, state: &mut PlateauState) {
         let Self::Plateau(settings) = self else { return };
         let better = state.best.is_none_or(|best| loss < best * (1.0 - settings.threshold));
-        if better && !loss.is_nan() {
+        // An infinite one is no better than none, and a checkpoint could not hold it.
+        if better && loss.is_finite() {
             state.best = Some(loss);
             state.waited = 0;
         } else {
@@ -342,5 +343,10 @@ mod tests {
             schedule.observe(loss, &mut state);
         }
         assert_eq!((state.best, state.scale), (Some(1.0), 0.1));
+        // An infinite one is none either, as in PyTorch's `ReduceLROnPlateau`, whose best is infinite at first.
+        let mut state = PlateauState::default();
+        schedule.observe(f64::INFINITY, &mut state);
+        schedule.observe(f64::INFINITY, &mut state);
+        assert_eq!((state.best, state.scale), (None, 0.1));
     }
 }

@@ -92,7 +92,8 @@ pub struct EarlyState {
 impl EarlyState {
     /// Takes a validation loss.
     pub(crate) fn observe(&mut self, loss: f64, settings: &EarlyStopping) {
-        if !loss.is_nan() && self.best.is_none_or(|best| loss < best - settings.min_delta) {
+        // An infinite one is no better than none, and a checkpoint could not hold it.
+        if loss.is_finite() && self.best.is_none_or(|best| loss < best - settings.min_delta) {
             *self = Self { best: Some(loss), waited: 0 };
         } else {
             self.waited += 1;
@@ -168,6 +169,20 @@ mod tests {
             state.observe(loss, &settings);
             assert_eq!(state.waited, waited, "after {loss}");
         }
+    }
+
+    #[test]
+    fn losses_that_are_infinite_from_the_start_are_counted_alike_after_a_resume() {
+        let settings = EarlyStopping { patience: 2, min_delta: 0.0 };
+        let [mut whole, mut resumed] = [EarlyState::default(); 2];
+        for epoch in 1..=3 {
+            whole.observe(f64::INFINITY, &settings);
+            resumed.observe(f64::INFINITY, &settings);
+            resumed = serde_json::from_str(&serde_json::to_string(&resumed).unwrap()).unwrap();
+            assert_eq!((resumed, whole.waited), (whole, epoch));
+        }
+        whole.observe(f64::MAX, &settings);
+        assert_eq!(whole, EarlyState { best: Some(f64::MAX), waited: 0 });
     }
 
     #[test]

@@ -19,8 +19,8 @@ use tracing::info_span;
 use crate::ahead::{Ahead, Taken};
 use crate::average::{Average, AverageConfig};
 use crate::checkpoint::{
-    Checkpoint, Job, Kind, Manifest, Saver, Writer, best_or_newest, checkpoints, folder_name,
-    leave_whole_best, load_average, load_weights, newest_whole, recover,
+    Checkpoint, Job, Kind, Manifest, Saver, Writer, best_or_first, best_or_newest, checkpoints,
+    folder_name, leave_whole_best, load_average, load_weights, newest_whole, recover,
 };
 use crate::config::{NonFinite, TrainConfig};
 use crate::division::{BatchWork, Divisions, if_memory_lasts};
@@ -65,10 +65,13 @@ where
     config.validate()?;
     check_budget(&model, config)?;
     let _lock = lock(run.folder)?;
+    let folder = run.folder.join(CHECKPOINT_FOLDER);
     if let Some(summary) = ended_before(run)? {
+        // Of one that was killed before it had removed them, some may be left.
+        let writer = Writer::new(folder, &config.checkpoint, run.listener);
+        writer.tidy(RollbackSteps::default(), true);
         return read_back(model, summary, config, run);
     }
-    let folder = run.folder.join(CHECKPOINT_FOLDER);
     let writer = Writer::new(folder.clone(), &config.checkpoint, run.listener);
     let mut session = Session::open(model, config, run)?;
     let start = Instant::now();
@@ -125,18 +128,21 @@ where
     }
     // What is kept alone from here on has to be whole.
     leave_whole_best(&folder, run.listener)?;
-    let nothing = RollbackSteps::default();
-    Writer::new(folder.clone(), &config.checkpoint, run.listener).tidy(nothing, true)?;
-    let kept = |step| Checkpoint::open(&folder.join(folder_name(step))).is_ok();
+    let (nothing, writer) =
+        (RollbackSteps::default(), Writer::new(folder, &config.checkpoint, run.listener));
+    let [left, _] = writer.parted(nothing, true)?;
+    let kept = |step| left.iter().any(|checkpoint| checkpoint.manifest().step == step);
     if let Some(best) = summary.best.filter(|best| kept(best.step)) {
         summary.selected = folder_name(best.step);
     } else if !kept(summary.steps)
-        && let Some(left) = best_or_newest(&folder)?
+        && let Some(left) = best_or_first(&left)
     {
         // The best one was damaged.
         summary.selected = folder_name(left.manifest().step);
     }
+    // A run that is killed before its end is written down goes on from its newest checkpoint.
     write_summary(run.folder, &summary)?;
+    writer.tidy(nothing, true);
     read_back(model, summary, config, run)
 }
 

@@ -122,8 +122,43 @@ fn a_run_of_which_nothing_is_whole_is_refused() {
     for step in [2, 4, 6, 8, 9] {
         flip_a_bit(&step_folder(folder.path(), step).join("weights.safetensors"));
     }
+    let history = fs::read(folder.path().join("history.jsonl")).unwrap();
+    // Nor is it begun anew, over its history, by whoever starts it again without a look.
+    for _ in 0..2 {
+        let error = resume(folder.path(), &Warnings::default()).unwrap_err();
+        assert!(error.to_string().contains("none of the 5 checkpoints"), "{error}");
+    }
+    assert_eq!(fs::read(folder.path().join("history.jsonl")).unwrap(), history);
+    fs::remove_dir_all(folder.path().join("checkpoints")).unwrap();
+    resume(folder.path(), &Warnings::default()).unwrap();
+}
+
+#[test]
+fn what_cannot_be_read_now_is_not_called_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = interrupted(folder.path());
+    let newest = step_folder(folder.path(), 9);
+    // A folder in the place of a file is refused by the system, whoever asks; it is no other content.
+    let (weights, aside) = (newest.join("weights.safetensors"), newest.join("weights.aside"));
+    fs::rename(&weights, &aside).unwrap();
+    fs::create_dir(&weights).unwrap();
     let error = resume(folder.path(), &Warnings::default()).unwrap_err();
-    assert!(error.to_string().contains("none of the 5 checkpoints"), "{error}");
+    assert!(error.to_string().contains("cannot read"), "{error}");
+    assert!(newest.is_dir() && !newest.with_extension("damaged").exists());
+    fs::remove_dir(&weights).unwrap();
+    fs::rename(&aside, &weights).unwrap();
+    // Nor is what a later version of this program wrote.
+    let manifest = newest.join("manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let later = text.replacen("\"version\": 1", "\"version\": 99", 1);
+    let later = later.replacen("\"version\": 2", "\"version\": 99", 1);
+    assert_ne!(later, text);
+    fs::write(&manifest, later).unwrap();
+    let error = resume(folder.path(), &Warnings::default()).unwrap_err();
+    assert!(error.to_string().contains("is of version 99"), "{error}");
+    assert!(newest.is_dir());
+    fs::write(&manifest, text).unwrap();
+    assert_eq!(resume(folder.path(), &Warnings::default()).unwrap(), whole);
 }
 
 #[test]

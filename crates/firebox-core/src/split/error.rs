@@ -48,7 +48,7 @@ pub enum SplitError {
         /// Windows that fit no part.
         left_out: usize,
         /// The way out.
-        hint: &'static str,
+        hint: String,
     },
     /// Whole windows of series that are not whole.
     #[error(

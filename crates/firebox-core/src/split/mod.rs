@@ -93,7 +93,11 @@ pub fn split(
     let wanted = [("training", 1.0), ("validation", validation_share), ("test", test_share)];
     for (windows, (part, share)) in parts.iter().zip(wanted) {
         if windows.is_empty() && share > 0.0 {
-            let hint = way_out(rule);
+            let drawn = match rule {
+                SplitRule::Given { .. } => parts_of_series.iter().filter(|part| **part < 2).count(),
+                _ => set.series().len(),
+            };
+            let hint = way_out(rule, part, drawn);
             return Err(SplitError::Empty { part, windows: all.len(), left_out, hint });
         }
     }

@@ -150,18 +150,34 @@ pub(super) fn check_shares(rule: &SplitRule) -> Result<(), SplitError> {
     }
 }
 
-/// What to change where a part is empty.
-pub(super) fn way_out(rule: &SplitRule) -> &'static str {
+/// What to change where a part is empty, of so many series that whole ones are drawn from.
+pub(super) fn way_out(rule: &SplitRule, part: &str, series: usize) -> String {
+    let share = match (part, rule) {
+        ("training", _) => 1.0,
+        ("test", SplitRule::Series { test, .. }) => *test,
+        _ => shares(rule).0,
+    };
+    let larger = |table: &str| match series {
+        2.. if share * (series as f64) < 0.5 => {
+            let one = (100.0 / series as f64).ceil() / 100.0;
+            format!(
+                "whole series are drawn, and {share} of {series} rounds to none: set split.{table}.{part} = {one}, which is one of them, or give more series"
+            )
+        }
+        _ => format!("give it a larger share in [split.{table}], or more series"),
+    };
     match rule {
         SplitRule::Time { .. } => {
-            "give it a larger share in [split.time], set a smaller `gap` there, or make windows shorter; for samples without a clock, split them by [split.series], or by [split.given] with `data.test`"
+            "give it a larger share in [split.time], set a smaller `gap` there, or make windows shorter; for samples without a clock, split them by [split.series], or by [split.given] with `data.test`".to_owned()
         }
-        SplitRule::Series { .. } => {
-            "give it a larger share in [split.series], or more series; each class keeps at least one series for training, and series that are equal, of one group or have steps of each other stay in one part"
-        }
-        SplitRule::Given { .. } => {
-            "give it a larger share in [split.given], or more series; each class keeps at least one series for training, and series that are equal or of one group stay in one part"
-        }
+        SplitRule::Series { .. } => format!(
+            "{}; each class keeps at least one series for training, and series that are equal, of one group or have steps of each other stay in one part",
+            larger("series")
+        ),
+        SplitRule::Given { .. } => format!(
+            "{}; each class keeps at least one series for training, and series that are equal or of one group stay in one part",
+            larger("given")
+        ),
     }
 }
 
@@ -179,5 +195,19 @@ mod tests {
         assert_eq!(name(false, false, false, 9), "series");
         assert_eq!(name(false, true, true, 9), "series");
         assert_eq!([name(false, false, false, 1), name(false, false, true, 9)], ["time", "time"]);
+    }
+
+    #[test]
+    fn a_share_of_few_series_that_rounds_to_none_is_told_with_one_that_does_not() {
+        let rule = SplitRule::Series { validation: 0.1, test: 0.2, seed: 1 };
+        let said = way_out(&rule, "validation", 3);
+        let expected = "whole series are drawn, and 0.1 of 3 rounds to none: set split.series.validation = 0.34, ";
+        assert!(said.starts_with(expected), "{said}");
+        assert!(way_out(&rule, "test", 2).contains("set split.series.test = 0.5, "));
+        // Of so many it is not the rounding.
+        assert!(way_out(&rule, "test", 3).starts_with("give it a larger share in [split.series]"));
+        assert!(way_out(&rule, "validation", 1).starts_with("give it a larger share"));
+        let given = SplitRule::Given { validation: 0.1, seed: 1, equal: EqualPolicy::Error };
+        assert!(way_out(&given, "validation", 4).contains("set split.given.validation = 0.25, "));
     }
 }

@@ -197,6 +197,16 @@ fn csv_dialects_are_declared() {
         .unwrap()
         .set;
     assert_eq!(*set.series()[0].values.all(), [1.5, 2.25, 1.0, 3.5]);
+    // What stands for a missing value does so with blanks around it, too, whatever other cells have.
+    for (name, last) in [("blank.csv", "2,6"), ("more.csv", "2 ,6 ")] {
+        files.write(
+            name,
+            format!("time,x,y\n2024-01-02,-9999, -9999\n2024-01-03, 1, 5\n2024-01-04,{last}\n"),
+        );
+        let missing = "csv = { missing = ['-9999'] }\nchecks = { not_finite = 'drop' }";
+        let set = files.ingest(name, missing).unwrap().set;
+        assert_eq!(*set.series()[0].values.all(), [1.0, 5.0, 2.0, 6.0], "{name}");
+    }
     files.write("tab.tsv", "time\tx\n2024-01-02\t1\n2024-01-03\t2\n");
     assert_eq!(files.ingest("tab.tsv", "").unwrap().set.steps(), 2);
     files.write("quoted.csv", "time,\"x, in metres\"\n2024-01-02,1\n2024-01-03,\"2\"\n");

@@ -186,6 +186,21 @@ fn values_of_csv() {
         let said = csv(&text, "columns = { channels = ['a', 'x'] }");
         assert_eq!(said, format!("a.csv, line {count}: 4 fields, but the header names 3 columns"));
     }
+    // Nor where the columns that are read stand behind it, and would have got its fields.
+    for count in [3, 50_000] {
+        let row = |row: usize| match row {
+            row if row + 2 == count => format!("{row},1,234,5,6\n"),
+            row => format!("{row},999,5,6\n"),
+        };
+        let text = format!("t,flow,x,y\n{}", (0..count).map(row).collect::<String>());
+        let said = csv(&text, "columns = { channels = ['x', 'y'] }");
+        assert_eq!(said, format!("a.csv, line {count}: 5 fields, but the header names 4 columns"));
+    }
+    // What stands within quotes is told of as little as it is read.
+    let within = "time,note,x\n2024-01-02,\"a\nb,7,8\",1\n2024-01-03,c,oops\n";
+    let said = csv(within, "columns = { channels = ['x'] }");
+    assert!(said.starts_with("a.csv, row 2, column `x`: `oops` is not a number"), "{said}");
+    assert_snapshot!(csv("time,x\n2024-01-02,1\n2024-01-03,\"", ""), @"a.csv, line 3: a double quote is opened here and never closed");
     let mut text = b"time,x\n2024-01-02,1\n2024-01-03,".to_vec();
     text.extend(b"\xe9\n");
     assert_snapshot!(message("a.csv", text, ""), @"a.csv, line 3: the line is not UTF-8: convert the file first");

@@ -116,12 +116,12 @@ impl SideBySide {
         if !(2..=MOST_RUNS).contains(&runs.len()) {
             return Err(EvalError::Runs { found: runs.len(), most: MOST_RUNS });
         }
-        for place in 1..runs.len() {
-            let (before, rest) = runs.split_at_mut(place);
-            let own = rest[0].report.run.clone();
-            let same = before.iter().filter(|run| run.report.run == own).count();
+        let names: Vec<String> = runs.iter().map(|run| run.report.run.clone()).collect();
+        for (place, run) in runs.iter_mut().enumerate() {
+            let own = &names[place];
+            let same = names[..place].iter().filter(|name| *name == own).count();
             if same > 0 {
-                rest[0].report.run = format!("{own} ({})", same + 1);
+                run.report.run = format!("{own} ({})", same + 1);
             }
         }
         Ok(Self { runs })

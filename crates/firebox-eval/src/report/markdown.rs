@@ -117,8 +117,11 @@ impl Report {
         if !self.curves.skipped.is_empty() {
             let _ = write!(
                 out,
-                "{} steps were skipped because a loss or gradient was not finite; the learning rate follows the others.\n\n",
-                self.curves.skipped.len()
+                "{} skipped because a loss or gradient was not finite; the learning rate follows the others.\n\n",
+                match self.curves.skipped.len() {
+                    1 => "1 step was".to_owned(),
+                    steps => format!("{steps} steps were"),
+                }
             );
         }
         if let Some(line) = self.scale_line() {
@@ -180,19 +183,34 @@ pub(super) fn write_table(out: &mut String, table: &Table, heading: bool) {
     out.push('\n');
 }
 
-/// Text within a line or a cell: nothing in it is markup, and it stays on its line.
+/// Text within a line or a cell: nothing in it is markup but names between backticks, and it stays on its line.
 pub(super) fn inline(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
+    // Of an odd number the last begins nothing.
+    let closing = text.matches('`').count() / 2 * 2;
+    let (mut seen, mut before) = (0, ' ');
     for character in text.chars() {
+        let is_name = seen % 2 == 1;
         match character {
-            '\\' | '|' | '*' | '[' | ']' | '#' => {
+            '`' if seen < closing => {
+                seen += 1;
+                out.push('`');
+            }
+            // Cells are divided before anything else is looked at.
+            '|' => out.push_str("\\|"),
+            other if other.is_control() => out.push(' '),
+            other if is_name => out.push(other),
+            '<' => out.push_str("&lt;"),
+            '&' => out.push_str("&amp;"),
+            // Within a word it is none.
+            '_' if before.is_alphanumeric() => out.push('_'),
+            '\\' | '*' | '[' | ']' | '#' | '`' | '_' | '~' => {
                 out.push('\\');
                 out.push(character);
             }
-            '<' => out.push_str("&lt;"),
-            other if other.is_control() => out.push(' '),
             other => out.push(other),
         }
+        before = character;
     }
     out
 }

@@ -29,6 +29,10 @@ const ROW: usize = 60;
 const MARGIN: usize = 6;
 /// Pixels of a cell of the confusion matrix, and shades of its colours.
 const CELL: usize = 24;
+/// Pixels of its side, about, where there are many classes.
+const LARGEST: usize = 2048;
+/// Classes beyond which there is no picture: of a pixel and its edge each, it would take as many bytes as four times their square.
+const MOST_CLASSES: usize = 2000;
 const SHADES: usize = 15;
 
 /// Indices into the palette of masked windows.
@@ -49,7 +53,8 @@ impl Report {
         let windows = self.masked_windows.iter().take(MOST_WINDOWS);
         let windows = windows.filter_map(|window| masked_window(window, channels));
         let confusion = self.evaluation.iter().map(|evaluation| &evaluation.confusion);
-        let confusion = confusion.filter(|confusion| confusion.classes > 1);
+        let confusion =
+            confusion.filter(|confusion| (2..=MOST_CLASSES).contains(&confusion.classes));
         windows.chain(confusion.map(confusion_matrix)).collect()
     }
 }
@@ -134,7 +139,8 @@ fn masked_window(window: &MaskedWindow, channels: usize) -> Option<Raster> {
 /// the share of the row.
 fn confusion_matrix(confusion: &Confusion) -> Raster {
     let classes = confusion.classes;
-    let side = CELL * classes;
+    let cell = (LARGEST / classes.max(1)).clamp(2, CELL);
+    let side = cell * classes;
     let mut canvas = Canvas::new(side, side);
     for truth in 0..classes {
         let row = &confusion.counts[truth * classes..][..classes];
@@ -142,7 +148,7 @@ fn confusion_matrix(confusion: &Confusion) -> Raster {
         for (predicted, count) in row.iter().enumerate() {
             let shade = (SHADES as f64 * *count as f64 / all).round() as usize;
             let colour = if truth == predicted { shade } else { SHADES + 1 + shade };
-            let cell = |place: usize| CELL * place + 1..CELL * (place + 1);
+            let cell = |place: usize| cell * place + 1..cell * (place + 1);
             canvas.fill(cell(predicted), cell(truth), colour as u8);
         }
     }
@@ -188,6 +194,8 @@ mod tests {
     fn a_matrix_is_green_where_classes_are_met() {
         let confusion = Confusion { classes: 2, counts: vec![4, 0, 3, 1] };
         let picture = confusion_matrix(&confusion);
+        let many = Confusion { classes: 1500, counts: vec![0; 1500 * 1500] };
+        assert_eq!(confusion_matrix(&many).width, 3000);
         let at = |row: usize, column: usize| {
             picture.palette
                 [picture.pixels[(CELL * row + 9) * picture.width + CELL * column + 9] as usize]

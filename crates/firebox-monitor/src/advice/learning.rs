@@ -39,10 +39,13 @@ pub(super) fn overflows(usage: &Usage, settings: &Settings) -> Option<Advice> {
         (Scaling::Off, _) => None,
         (Scaling::Static(scale), _) => some(
             format!("{said} under the loss scale of {scale}, which never falls"),
-            format!(
-                "`train.loss_scale.static` from {scale} to {}, or `train.loss_scale.dynamic` in its place",
-                scale / 16.0
-            ),
+            match scale / 16.0 {
+                lower if lower > 1.0 => format!(
+                    "`train.loss_scale.static` from {scale} to {lower}, or `train.loss_scale.dynamic` in its place"
+                ),
+                _ => "`train.loss_scale.dynamic` in the place of `train.loss_scale.static`"
+                    .to_owned(),
+            },
         ),
         (Scaling::Dynamic { .. }, _)
             if count <= FIRST_OVERFLOWS || (count as f64) < OVERFLOWS * all as f64 =>

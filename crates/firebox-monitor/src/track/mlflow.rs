@@ -91,10 +91,22 @@ fn parameters(run: &TrackedRun) -> Vec<(String, String)> {
     settings(&run.settings).into_iter().map(|(name, value)| (name, text(value))).collect()
 }
 
+/// A name of a metric as MLflow takes it: of letters, digits and `_-. :/`; anything else, such as the `+` between a target
+/// and a horizon, becomes `_`.
+fn allowed(name: Name) -> Name {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-. :/".contains(c);
+    match name.chars().all(is_allowed) {
+        true => name,
+        false => {
+            name.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect::<String>().into()
+        }
+    }
+}
+
 impl Track for Mlflow {
     fn take(&mut self, time: u64, event: &Event) -> Result<(), TrackError> {
         if let Some((step, pairs)) = self.points.of(event) {
-            let metric = |(name, value)| Metric { name, value, time, step };
+            let metric = |(name, value)| Metric { name: allowed(name), value, time, step };
             self.pending.extend(pairs.into_iter().map(metric));
         }
         if self.pending.len() >= BATCH { self.flush() } else { Ok(()) }

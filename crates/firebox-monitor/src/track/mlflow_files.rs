@@ -50,7 +50,7 @@ impl Files {
             quoted(&address(&folder)),
             quoted(&self.experiment)
         );
-        write(&folder.join("meta.yaml"), &text)?;
+        write_whole(&folder.join("meta.yaml"), &text)?;
         Ok((folder, id))
     }
 
@@ -82,7 +82,7 @@ impl Files {
             };
             text = text.lines().map(line).collect();
         }
-        write(&path, &text)
+        write_whole(&path, &text)
     }
 }
 
@@ -128,7 +128,7 @@ impl Store for Files {
             quoted(name)
         );
         // Last: a folder without it is no run.
-        write(&self.run.join("meta.yaml"), &text)?;
+        write_whole(&self.run.join("meta.yaml"), &text)?;
         let (to, experiment) = (self.root.display().to_string(), self.experiment.clone());
         Ok(Known { to, experiment, experiment_id, run_id })
     }
@@ -163,6 +163,17 @@ fn random() -> u64 {
 
 fn write(path: &Path, text: &str) -> Result<(), TrackError> {
     std::fs::write(path, text).map_err(at(path))
+}
+
+/// Writes a file whole, or leaves the one that is there: on a full disk MLflow would find an empty one.
+fn write_whole(path: &Path, text: &str) -> Result<(), TrackError> {
+    let unfinished = path.with_extension("unfinished");
+    let written =
+        std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    written.map_err(at(path))
 }
 
 /// A text of one line in YAML's single quotes.

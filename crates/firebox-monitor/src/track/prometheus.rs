@@ -1,7 +1,7 @@
 //! The newest figures as a page in Prometheus' text format, on the loopback address only
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -59,8 +59,14 @@ impl Prometheus {
         for (name, value) in &self.counters {
             line(&format!("firebox_{name}_total"), "counter", *value);
         }
+        // Names that differ in what Prometheus does not take are told apart by a number.
+        let mut taken = BTreeSet::new();
         for (name, value) in &self.gauges {
-            line(&metric_name(name), "gauge", *value);
+            let own = metric_name(name);
+            let numbered = (2..).map(|number| format!("{own}_{number}"));
+            let mut names = std::iter::once(own.clone()).chain(numbered);
+            let free = names.find(|name| taken.insert(name.clone()));
+            line(&free.unwrap_or(own), "gauge", *value);
         }
         out
     }

@@ -314,7 +314,9 @@ impl Live {
     /// Seconds until the stage is done, at the rate of the last minute.
     pub(crate) fn seconds_left(&self) -> Option<f64> {
         let (first, last) = (self.stretch.front()?, self.stretch.back()?);
-        let (seconds, done) = ((last.0 - first.0) as f64 / 1e3, last.1.checked_sub(first.1)?);
+        // Clocks are put back.
+        let [time, done] = [last.0.checked_sub(first.0)?, last.1.checked_sub(first.1)?];
+        let seconds = time as f64 / 1e3;
         let left = self.progress.as_ref()?.total.saturating_sub(last.1);
         (done > 0 && seconds > 0.0).then(|| left as f64 * seconds / done as f64)
     }

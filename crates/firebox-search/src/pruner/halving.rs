@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use crate::direction::Direction;
 use crate::pruner::{Pruner, PrunerError, distinct, first_completed, last_report};
+use crate::storage::json::as_number;
 use crate::trial::{Trial, TrialState};
 
 /// Asynchronous successive halving: Optuna's `SuccessiveHalvingPruner`. Source: Li et al., "A system for
@@ -144,7 +145,7 @@ impl Rungs<'_> {
     /// The value with which a trial completed a rung, if it did.
     fn value_at(&self, trial: &Trial, rung: u32) -> Option<f64> {
         if !self.were_known(trial) || trial.system_attributes.contains_key(&attribute(0)) {
-            return trial.system_attributes.get(&attribute(rung))?.as_f64().map(finite);
+            return as_number(trial.system_attributes.get(&attribute(rung))?).map(finite);
         }
         let (step, value) = trial.intermediate.range(self.step_of(rung)..).next()?;
         let last = trial.intermediate.keys().next_back();

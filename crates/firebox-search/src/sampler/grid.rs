@@ -184,6 +184,10 @@ impl GridSampler {
 }
 
 impl Sampler for GridSampler {
+    fn learns_from_rivals_alone(&self) -> bool {
+        false
+    }
+
     fn sample(
         &mut self,
         context: &SamplerContext<'_>,

@@ -46,6 +46,13 @@ pub trait Sampler: Send {
         space: &BTreeMap<String, Distribution>,
     ) -> BTreeMap<String, f64>;
 
+    /// Whether it is given only the trials that compete with the one that it is for, such as those of its bracket
+    /// ([`Pruner::competes`](crate::Pruner::competes)), and not all: what was tried in another bracket teaches little of this
+    /// one. One that goes through a list takes account of all.
+    fn learns_from_rivals_alone(&self) -> bool {
+        true
+    }
+
     /// System attributes to write for the trial after [`Sampler::sample`], as Optuna's sampler of the
     /// same kind writes them.
     fn attributes(&self, _context: &SamplerContext<'_>) -> BTreeMap<String, serde_json::Value> {

@@ -10,11 +10,43 @@ use serde_json::Value;
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     match serde_json::from_str(text) {
         Ok(value) => Ok(value),
-        Err(error) => match quoted(text) {
-            Some(text) => serde_json::from_str(&text),
-            None => Err(error),
-        },
+        Err(error) => {
+            let tokens = quoted(text);
+            let all = tokens.as_deref().unwrap_or(text);
+            match (without_lone_surrogates(all), tokens) {
+                (Some(text), _) | (None, Some(text)) => serde_json::from_str(&text),
+                (None, None) => Err(error),
+            }
+        }
     }
+}
+
+/// The text with U+FFFD in the place of each half of a pair of surrogates that has no other: Python writes bytes that are no
+/// text so, as of the names of files. `None` if there is none.
+fn without_lone_surrogates(text: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let (mut result, mut done, mut at) = (String::new(), 0, 0);
+    while let Some(found) = text[at..].find('\\') {
+        at += found;
+        let is =
+            |at: usize, range: std::ops::Range<u16>| unit(at).is_some_and(|u| range.contains(&u));
+        at += match () {
+            () if is(at, 0xd800..0xdc00) && is(at + 6, 0xdc00..0xe000) => 12,
+            () if is(at, 0xd800..0xe000) => {
+                result.push_str(&text[done..at]);
+                result.push('\u{fffd}');
+                done = at + 6;
+                6
+            }
+            // What is escaped is no escape; behind the last one there is nothing.
+            () => 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
+        };
+    }
+    result.push_str(&text[done..]);
+    (done > 0).then_some(result)
 }
 
 /// The text with Python's tokens in quotes; `None` if it has none outside of texts.
@@ -58,7 +90,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// The number of a value that [`read`] gave.
-pub(super) fn as_number(value: &Value) -> Option<f64> {
+pub(crate) fn as_number(value: &Value) -> Option<f64> {
     match value {
         Value::Number(number) => number.as_f64(),
         Value::String(text) => named(text),
@@ -119,6 +151,17 @@ impl<'de> serde::Deserialize<'de> for Number {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn halves_of_surrogates_are_no_damage() {
+        let text = |line: &str| read::<Value>(line).unwrap()["p"].clone();
+        assert_eq!(text(r#"{"p":"a\udcff"}"#), "a\u{fffd}");
+        assert_eq!(
+            text(r#"{"p":"\ud83d\ude00 \ud800x\\ud800","q":NaN}"#),
+            "\u{1f600} \u{fffd}x\\ud800"
+        );
+        assert!(read::<Value>(r#"{"p":"\udcff"#).is_err());
+    }
 
     #[test]
     fn numbers_go_both_ways_as_python_has_them() {

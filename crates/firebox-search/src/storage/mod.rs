@@ -9,7 +9,7 @@ mod backend;
 mod distribution;
 mod error;
 mod file;
-mod json;
+pub(crate) mod json;
 mod lock;
 mod memory;
 mod operation;

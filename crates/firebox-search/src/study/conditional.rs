@@ -66,8 +66,9 @@ impl Space {
         known: &BTreeMap<String, (Distribution, f64)>,
     ) -> BTreeMap<String, Distribution> {
         let holds = |(on, value): &(String, Value)| {
-            let had = known.get(on).and_then(|(d, internal)| d.to_value(*internal).ok());
-            had.as_ref() == Some(value)
+            // As Python compares: 1 is 1.0 and true.
+            let had = known.get(on);
+            had.is_some_and(|(d, internal)| d.to_internal(value).ok() == Some(*internal))
         };
         let open = self.0.iter().filter(|(name, _)| !known.contains_key(*name));
         let open = open.filter(|(_, parameter)| parameter.when.as_ref().is_none_or(holds));

@@ -453,14 +453,15 @@ impl Study {
         number: u64,
         space: &BTreeMap<String, Distribution>,
     ) -> (BTreeMap<String, f64>, BTreeMap<String, Json>) {
-        let competing = self.pruner.as_ref().and_then(|pruner| {
+        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+        let pruner = self.pruner.as_ref().filter(|_| sampler.learns_from_rivals_alone());
+        let competing = pruner.and_then(|pruner| {
             let competes = |trial: &&Trial| pruner.competes(trials, number, trial.number);
             let all = trials.iter().all(|trial| competes(&trial));
             (!all).then(|| trials.iter().filter(competes).cloned().collect::<Vec<_>>())
         });
         let trials = competing.as_deref().unwrap_or(trials);
         let context = SamplerContext { trials, directions: &self.directions, number };
-        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
         let values = sampler.sample(&context, space);
         (values, sampler.attributes(&context))
     }

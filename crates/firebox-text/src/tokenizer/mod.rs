@@ -106,7 +106,10 @@ impl Tokenizer {
         let special = found.get_special_tokens_mask().iter().map(|special| *special == 1);
         let places = found.get_offsets().iter().zip(special);
         let tokens = found.get_ids().iter().zip(places).map(|(id, (place, special))| {
-            let place = if special { [0, 0] } else { [bytes[place.0], bytes[place.1]] };
+            let place = match special {
+                true => [0, 0],
+                false => without_blanks(text, [bytes[place.0], bytes[place.1]]),
+            };
             Token { id: *id, place, special }
         });
         Ok(tokens.collect())
@@ -299,4 +302,15 @@ fn unusable(source: &str, whole: &str) -> String {
 
 fn fails<T: DeserializeOwned>(part: Value) -> Option<String> {
     serde_json::from_value::<T>(part).err().map(|error| error.to_string())
+}
+/// A place without the blanks at its ends: some tokenizers, such as DeBERTa's, count the blank before a word to its token. One
+/// of blanks alone stays.
+fn without_blanks(text: &str, [from, to]: [usize; 2]) -> [usize; 2] {
+    let own = text.get(from..to).unwrap_or_default();
+    let word = own.trim();
+    if word.is_empty() {
+        return [from, to];
+    }
+    let before = own.len() - own.trim_start().len();
+    [from + before, from + before + word.len()]
 }

@@ -83,6 +83,14 @@ pub enum CheckpointError {
         /// What is wrong with it.
         what: String,
     },
+    /// It was written by a later version of this program.
+    #[error("`{}` is of version {found}, and this program reads versions 1 to {VERSION}; go on with the program that wrote it", path.display())]
+    Version {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
     /// The history beside a whole checkpoint is missing or cut.
     #[error(
         "`{}` has {found} bytes, and the newest checkpoint `{}` counts on {wanted}; put the file back, or remove \
@@ -114,10 +122,10 @@ pub enum CheckpointError {
         #[source]
         source: LoadWeights,
     },
-    /// Checkpoints are there, and none is whole.
+    /// Checkpoints are there, or were before they were found damaged, and none is whole.
     #[error(
-        "none of the {count} checkpoints in `{}` is whole; start a new run, or remove that folder \
-         to start this one again",
+        "none of the {count} checkpoints in `{}` is whole; put files back (what was damaged is in folders whose names end in \
+         `.damaged`), start a new run, or remove that folder to start this one again",
         path.display()
     )]
     NoneWhole {
@@ -126,6 +134,18 @@ pub enum CheckpointError {
         /// Checkpoints found.
         count: usize,
     },
+}
+
+impl CheckpointError {
+    /// Whether it says that files are not what they were, and not only that they could not be read now: by a file system of
+    /// a network that does not answer, or for want of permission or open files.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::NoManifest(_) | Self::Damaged { .. } => true,
+            Self::Read { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
 }
 
 /// Why a checkpoint was written.
@@ -248,8 +268,7 @@ impl Checkpoint {
             CheckpointError::Damaged { path: file.clone(), what: error.to_string() }
         })?;
         if !(1..=VERSION).contains(&manifest.version) {
-            let what = format!("it is of version {}, this reads 1 to {VERSION}", manifest.version);
-            return Err(CheckpointError::Damaged { path: file, what });
+            return Err(CheckpointError::Version { path: file, found: manifest.version });
         }
         Ok(Self { path: path.to_owned(), manifest })
     }
@@ -398,7 +417,7 @@ pub fn checkpoints(folder: &Path) -> Result<Vec<Checkpoint>, CheckpointError> {
 }
 
 /// The newest checkpoint that is whole. Each newer one is set aside under a name that ends in
-/// `.damaged`, with a warning.
+/// `.damaged`, with a warning. Where all that there were are damaged, a run does not begin anew without being told to.
 pub(crate) fn newest_whole(
     folder: &Path,
     listener: &dyn Listener,
@@ -409,12 +428,31 @@ pub(crate) fn newest_whole(
             Ok(whole) => return Ok(Some(whole)),
             Err(error) => error,
         };
+        if !error.is_damage() {
+            return Err(error);
+        }
         set_aside(path, &error, "the checkpoint before it is used", listener)?;
     }
-    match folders.len() {
+    match damaged(folder)? {
         0 => Ok(None),
         count => Err(CheckpointError::NoneWhole { path: folder.to_owned(), count }),
     }
+}
+
+/// How many checkpoints were set aside.
+fn damaged(folder: &Path) -> Result<usize, CheckpointError> {
+    let read = |source| CheckpointError::Read { path: folder.to_owned(), source };
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries.map_err(read)?,
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name()).map_err(read));
+    let names = names.collect::<Result<Vec<_>, _>>()?;
+    let is_damaged = |name: &&std::ffi::OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("step-") && name.ends_with(".damaged")
+    };
+    Ok(names.iter().filter(is_damaged).count())
 }
 
 /// Renames a damaged checkpoint, and says what is done without it.
@@ -434,12 +472,16 @@ fn set_aside(
 
 /// The checkpoint with the best score, the first of several, or the newest where none has one.
 pub(crate) fn best_or_newest(folder: &Path) -> Result<Option<Checkpoint>, CheckpointError> {
-    let newest_first = checkpoints(folder)?;
+    Ok(best_or_first(&checkpoints(folder)?))
+}
+
+/// The same of those that are there, newest first.
+pub(crate) fn best_or_first(newest_first: &[Checkpoint]) -> Option<Checkpoint> {
     let scored = newest_first.iter().filter_map(|found| Some((found, found.manifest.score?)));
     let best = scored.min_by(|(a, left), (b, right)| {
         left.total_cmp(right).then(a.manifest.step.cmp(&b.manifest.step))
     });
-    Ok(best.map(|(found, _)| found).or_else(|| newest_first.first()).cloned())
+    best.map(|(found, _)| found).or_else(|| newest_first.first()).cloned()
 }
 
 /// Sets checkpoints aside until the one that [`best_or_newest`] finds is whole, with a warning each; whether any was. A run
@@ -451,6 +493,9 @@ pub(crate) fn leave_whole_best(
     let mut any = false;
     while let Some(best) = best_or_newest(folder)? {
         let Err(error) = best.verify() else { break };
+        if !error.is_damage() {
+            return Err(error);
+        }
         set_aside(&best.path, &error, "the best of those that are left is used", listener)?;
         any = true;
     }
@@ -478,8 +523,23 @@ pub(crate) fn recover(folder: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Writes a checkpoint of `step` into `folder`; one that is there is replaced.
+/// Writes a checkpoint of `step` into `folder`; one that is there is replaced. What was written of one that cannot be
+/// finished takes no room of the disk that may be full.
 fn write(
+    folder: &Path,
+    snapshot: &Snapshot,
+    state: &State,
+    kind: Kind,
+    score: Option<f64>,
+) -> Result<Checkpoint, CheckpointError> {
+    let written = write_whole(folder, snapshot, state, kind, score);
+    if written.is_err() {
+        let _ = remove(&folder.join(format!(".{}.partial", folder_name(state.step))));
+    }
+    written
+}
+
+fn write_whole(
     folder: &Path,
     snapshot: &Snapshot,
     state: &State,
@@ -579,7 +639,7 @@ impl<W: Write> Write for Digested<W> {
     }
 }
 
-fn sync_folder(path: &Path) -> Result<(), CheckpointError> {
+pub(crate) fn sync_folder(path: &Path) -> Result<(), CheckpointError> {
     // Folders can be opened and synchronised on Unix only; elsewhere a rename is durable enough.
     let sync = || if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) };
     sync().map_err(|source| CheckpointError::Write {

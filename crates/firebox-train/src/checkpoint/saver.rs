@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
@@ -51,6 +52,8 @@ pub(crate) struct Writer<'a> {
     rule: Rule,
     asynchronous: bool,
     listener: &'a dyn Listener,
+    /// Whether it was told that a checkpoint that is given up stays.
+    told: AtomicBool,
 }
 
 impl<'a> Writer<'a> {
@@ -61,7 +64,8 @@ impl<'a> Writer<'a> {
     ) -> Self {
         let rollback = RollbackSteps::default();
         let rule = Rule { keep: config.keep, budget: config.size_budget, rollback };
-        Self { folder, rule, asynchronous: config.asynchronous, listener }
+        let told = AtomicBool::new(false);
+        Self { folder, rule, asynchronous: config.asynchronous, listener, told }
     }
 
     fn save(&self, job: &Job) -> Result<SaveTimes, CheckpointError> {
@@ -73,7 +77,7 @@ impl<'a> Writer<'a> {
             source,
         })?;
         let saved = write(&self.folder, &job.snapshot, &job.state, job.kind, job.score)?;
-        self.tidy(job.state.rollback, false)?;
+        self.tidy(job.state.rollback, false);
         let write_time = start.elapsed();
         let waited = job.waits || !self.asynchronous;
         let blocked = if waited { job.blocked + write_time } else { job.blocked };
@@ -92,12 +96,34 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// Removes what the rule gives up and no rollback needs.
-    pub(crate) fn tidy(
+    /// Removes what the rule gives up and no rollback needs. What cannot be removed, such as what somebody reads on a disk of
+    /// a network, is tried again the next time: it is no reason to end a training whose checkpoints are saved.
+    pub(crate) fn tidy(&self, rollback: RollbackSteps, finished: bool) {
+        let tidied = self.parted(rollback, finished).and_then(|[_, gone]| {
+            // One that stays keeps no other.
+            let discarded: Vec<_> = gone.iter().map(|old| discard(old.path())).collect();
+            discarded.into_iter().collect::<Result<(), _>>()
+        });
+        if let Err(error) = tidied
+            && !self.told.swap(true, Ordering::Relaxed)
+        {
+            let why = match error {
+                CheckpointError::Write { action, path, source } => {
+                    format!("cannot {action} `{}`: {source}", path.display())
+                }
+                error => error.to_string(),
+            };
+            let message = format!("a checkpoint that is not needed any more stays for now: {why}");
+            self.listener.on(&Event::Warning { message });
+        }
+    }
+
+    /// The checkpoints that the rule keeps, and those that it gives up, newest first.
+    pub(crate) fn parted(
         &self,
         rollback: RollbackSteps,
         finished: bool,
-    ) -> Result<(), CheckpointError> {
+    ) -> Result<[Vec<Checkpoint>; 2], CheckpointError> {
         let entry = |checkpoint: &Checkpoint| {
             let manifest = checkpoint.manifest();
             let (step, kind, score) = (manifest.step, manifest.kind, manifest.score);
@@ -106,8 +132,9 @@ impl<'a> Writer<'a> {
         let there = checkpoints(&self.folder)?;
         let entries: Vec<Entry> = there.iter().map(entry).collect();
         let gone = Rule { rollback, ..self.rule }.discarded(&entries, finished);
-        let gone = there.iter().filter(|checkpoint| gone.contains(&checkpoint.manifest().step));
-        gone.map(Checkpoint::path).try_for_each(discard)
+        let is_gone = |checkpoint: &Checkpoint| gone.contains(&checkpoint.manifest().step);
+        let (gone, kept) = there.into_iter().partition(is_gone);
+        Ok([kept, gone])
     }
 }
 

@@ -247,6 +247,12 @@ fn observed(
 ) -> Option<f64> {
     let numeric = |d: &Distribution| !matches!(d, Distribution::Categorical { .. });
     let value = match trial.parameters.get(name) {
+        // A journal may hold any number.
+        Some((Distribution::Categorical { choices }, value))
+            if !(0.0..choices.len() as f64).contains(value) =>
+        {
+            return None;
+        }
         Some((known, value))
             if known == distribution || (numeric(known) && numeric(distribution)) =>
         {
