@@ -85,8 +85,8 @@ pub fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Makes the scores of a run of classifiers or of clusters again from its table of test windows, where there is a Python for
-/// it; in any case the table is there.
+/// Makes the scores of a run of classifiers, of clusters, of an encoder or of texts again from its table of test windows or
+/// texts, where there is a Python for it; in any case the table is there.
 ///
 /// # Panics
 ///

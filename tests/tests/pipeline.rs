@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use firebox_tests::{command, firebox, program};
+use firebox_tests::{command, firebox, program, scored_again};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -112,6 +112,9 @@ fn results_are_made_once_and_only_what_changed_is_made_again() {
     for file in ["report.html", "summary.md", "scores.json", "pipeline.toml", "manifest.json"] {
         assert!(first.join(file).is_file(), "{file} is missing");
     }
+
+    // Six ways of probing and the majority, each scored in two ways, and five ways of restoring hidden steps.
+    scored_again(&first, "19 scores of ");
 
     let again = run(folder, &[]);
     assert!(again.contains("nothing to do"), "{again}");

@@ -194,7 +194,7 @@ fn a_batch_that_is_chosen_is_told_before_the_run_and_leaves_an_epoch_ten_steps()
     let size: usize = size.parse().unwrap();
     let steps = |size| windows.div_ceil(size);
     assert!(steps(size) >= 10 && steps(2 * size) < 10, "{size} of {windows}: {detail}");
-    let end = format!("would leave fewer than 10 steps in an epoch of {windows} samples");
+    let end = format!("would leave fewer than 10 full steps in an epoch of {windows} samples");
     assert!(reason.contains(&end), "{detail}");
     // The same again, from what was kept: the same run.
     let again = firebox(project.path(), &[&auto[..], &few].concat());

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use firebox_tests::{compared_with_its_copy, errors, firebox, python, root};
+use firebox_tests::{compared_with_its_copy, errors, firebox, python, root, scored_again};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -117,6 +117,9 @@ fn labels_and_evidence_are_learnt_and_results_reused() {
     assert!(evidence["not_judged"].as_u64().unwrap() > 0, "{evidence}");
     assert!(page.contains("have none and are not judged"), "{page}");
     assert!(path.join("model/tokenizer.json").is_file());
+    assert!(page.contains("test.parquet"), "{page}");
+    // Three ways of telling labels, each scored in three ways, and two scores of evidence.
+    scored_again(&path, "11 scores of ");
     assert!(compared_with_its_copy(folder, &path).contains(" macro F1</td>"));
     let again = run(folder, &["--set", "evaluate.resamples=300"]);
     for stage in ["tokenise", "train"] {

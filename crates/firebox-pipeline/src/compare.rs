@@ -58,8 +58,12 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
     // Those of the newest attempt, where there were several.
     let mut scored = BTreeMap::new();
     let attempts = replay(folder, &mut |event| {
-        if let Event::Scored { name, value } = event {
-            scored.insert(name.clone(), *value);
+        match event {
+            Event::RunStarted { .. } => scored.clear(),
+            Event::Scored { name, value } => {
+                scored.insert(name.clone(), *value);
+            }
+            _ => {}
         }
         report.record(event);
         usage.record(event);

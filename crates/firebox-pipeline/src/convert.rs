@@ -129,6 +129,17 @@ pub enum ConvertError {
         /// How many others are unlike the first, in this way or another.
         more: usize,
     },
+    /// Samples of more steps than are counted.
+    #[error(
+        "{} has {steps} steps a sample, and a sample has at most {}\n  divide it into several arrays, or cut samples off with --length",
+        path.display(), u32::MAX
+    )]
+    TooLong {
+        /// The array.
+        path: PathBuf,
+        /// Its steps.
+        steps: usize,
+    },
     /// The input and the output are one folder, or one lies in the other.
     #[error(
         "the folder to write, {}, is that of the arrays, or one lies within the other\n  name a folder of its own",
@@ -211,6 +222,7 @@ impl ConvertError {
             | Self::Damaged { .. }
             | Self::Nothing { .. }
             | Self::Nested { .. }
+            | Self::TooLong { .. }
             | Self::Occupied { .. }
             | Self::Value { .. } => true,
         }
@@ -249,9 +261,12 @@ pub fn convert(
     for (index, (array, class)) in arrays.iter().enumerate() {
         let label = class.and_then(|class| classes.iter().position(|name| name == class));
         let steps = array.steps.min(limit);
+        let Ok(steps) = u32::try_from(steps) else {
+            return Err(ConvertError::TooLong { path: array.path.clone(), steps });
+        };
         cut += if array.steps > limit { array.samples } else { 0 };
         for sample in 0..array.samples {
-            samples.push((steps as u32, label.map(|label| label as u32)));
+            samples.push((steps, label.map(|label| label as u32)));
             places.push((index, sample));
         }
     }

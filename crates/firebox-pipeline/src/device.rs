@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use firebox_core::{MatmulPrecision, Precision, count};
 use firebox_kernels::{CpuKernels, CpuKernelsError};
-use firebox_monitor::Numbering;
+use firebox_monitor::{Numbering, WatchGpus};
 use sysinfo::System;
 
 use crate::config::PipelineConfig;
@@ -102,6 +102,15 @@ impl ChosenDevice {
             "cuda" => Numbering::Nvidia,
             "rocm" => Numbering::Amd,
             _ => Numbering::Other,
+        }
+    }
+
+    /// Whether GPUs are looked at while it is worked with.
+    pub(crate) fn watched(&self) -> WatchGpus {
+        match self.backend.as_str() {
+            "cpu" => WatchGpus::No,
+            "cuda" | "rocm" | "metal" => WatchGpus::Expected,
+            _ => WatchGpus::IfTold,
         }
     }
 

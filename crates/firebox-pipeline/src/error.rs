@@ -139,6 +139,21 @@ pub enum PipelineError {
         /// The place, before and after.
         what: String,
     },
+    /// Files that changed between the key of a run and their reading.
+    #[error(
+        "the files of the data were changed while the run was about to read them: what was read is not what the run is named after, and was left alone\n  \
+         start it again once nobody writes to them"
+    )]
+    OtherData,
+    /// Files that changed while a search was at work.
+    #[error(
+        "the data of the study {study} are not those that it was begun with, or this version of Firebox reads them otherwise: losses of other data cannot be compared\n  \
+         put back the files that it was begun with, or begin another study, as with --set search.study={study}-2"
+    )]
+    OtherStudyData {
+        /// Name of the study.
+        study: String,
+    },
     /// A search of a split without a validation part.
     #[error(
         "there are no validation windows, so no trial has a value\n  choose a split with a validation part"
@@ -217,6 +232,8 @@ impl PipelineError {
             | Self::Monitor(_)
             | Self::Setting(_)
             | Self::NoValidation
+            | Self::OtherData
+            | Self::OtherStudyData { .. }
             | Self::NoLabels
             | Self::NoRun(..)
             | Self::Encoder(_)

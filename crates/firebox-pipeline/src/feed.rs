@@ -386,7 +386,19 @@ fn room(device: &ChosenDevice) -> Room {
             .flatten(),
         shared,
         host,
+        piece: largest_tensor(device),
     }
+}
+
+/// The most that a device has memory for in one piece.
+#[cfg(feature = "gpu")]
+fn largest_tensor(device: &ChosenDevice) -> Option<u64> {
+    firebox_kernels::GpuProperties::of(&device.device).map(|properties| properties.largest_tensor)
+}
+
+#[cfg(not(feature = "gpu"))]
+fn largest_tensor(_: &ChosenDevice) -> Option<u64> {
+    None
 }
 
 /// The key of the series that a pipeline reads, whose remote files are fetched for it.
@@ -518,7 +530,7 @@ mod tests {
             let parts = split(&set, &rule, &SplitRule::time(0.1, 0.1), &Labels::None).unwrap();
             let normaliser = Normaliser::fit(kind, &parts.train).unwrap();
             let source = NormalisedWindows::new(parts.train, normaliser);
-            let room = Room { device: None, shared: true, host: Some(host) };
+            let room = Room { shared: true, host: Some(host), ..Room::default() };
             let Placed { place, why } = placed_in(Resident::Auto, &source, room).unwrap();
             (place, why)
         };

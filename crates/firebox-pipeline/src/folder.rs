@@ -172,10 +172,7 @@ impl RunFolder {
     /// Writes a file so that it is either whole or not there.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), PipelineError> {
         let path = self.path.join(name);
-        let mut file = temporary().tempfile_in(&self.path).map_err(at(&path))?;
-        file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(&path))?;
-        file.persist(&path).map_err(|error| at(&path)(error.error))?;
-        Ok(())
+        write_whole(&path, content).map_err(at(&path))
     }
 
     /// Writes down what the run is begun as.
@@ -269,6 +266,15 @@ fn make(path: &Path) -> std::io::Result<bool> {
         Err(_) if path.is_dir() => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Writes a file so that it is either whole or what was there before.
+pub(crate) fn write_whole(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = temporary().tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(content).and_then(|()| file.as_file().sync_all())?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
 }
 
 /// Temporary files that others may read as they may any file, once these are in their place.

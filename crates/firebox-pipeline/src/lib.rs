@@ -193,7 +193,7 @@ pub fn generate(settings: &Path, output: &Path, force: bool) -> Result<String, P
     if settings.to_string_lossy().to_ascii_lowercase().ends_with(".texts.toml") {
         let (table, texts) = text::as_csv(settings, &text)?;
         let output = apply::replaceable(output, force, &[settings.to_path_buf()])?;
-        std::fs::write(&output, table).map_err(error::at(&output))?;
+        folder::write_whole(&output, table.as_bytes()).map_err(error::at(&output))?;
         return Ok(format!("{texts} texts"));
     }
     if settings.to_string_lossy().to_ascii_lowercase().ends_with(".clips.toml") {

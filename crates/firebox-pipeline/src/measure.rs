@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use firebox_core::{Labels, Split, WindowList, count, quoted};
 use firebox_data::Ingested;
 use firebox_eval::{
-    EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources, Subject,
-    Table, ValidationProbe, embed, evaluate_encoder, reconstruct,
+    Answers, EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources,
+    Subject, Table, ValidationProbe, WindowErrors, embed, evaluate_encoder, reconstruct,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 
@@ -16,6 +16,7 @@ use crate::error::PipelineError;
 use crate::feed::effective;
 use crate::score::{Judge, Score};
 use crate::stages::{Run, Windows, written};
+use crate::test_table::FILE;
 use crate::together::together;
 use crate::zoo::Pretrainable;
 
@@ -36,6 +37,16 @@ impl Measured {
         let labelled = self.evaluation.as_ref().map_or(0, |evaluation| evaluation.windows[2]);
         let masked = self.masked.reconstruction.as_ref().map_or(0, |errors| errors.windows);
         format!("{labelled} labelled and {masked} masked test windows")
+    }
+
+    /// What was predicted of each labelled test window, if any was.
+    pub(crate) fn answers(&self) -> Option<&Answers> {
+        self.evaluation.as_ref().map(|evaluation| &evaluation.answers)
+    }
+
+    /// How well each masked test window was restored.
+    pub(crate) fn errors(&self) -> &[WindowErrors] {
+        &self.masked.errors
     }
 
     /// What trackers compare runs by.
@@ -77,6 +88,10 @@ impl Measured {
         report.facts = vec![
             Fact::new("training windows", windows.parts.train.len().to_string()),
             Fact::new("augmented versions", effective(&run.config.augment).versions.to_string()),
+            Fact::new(
+                "what was measured of each test window",
+                format!("`{FILE}` beside this page"),
+            ),
         ];
         report
     }

@@ -160,7 +160,11 @@ fn trainings(run: &Run<'_>, work: &Work<'_>) -> Vec<Training> {
 fn advice(usage: &Usage, trainings: &[Training], run: &Run<'_>, divided: bool) -> Vec<Advice> {
     let keys = setting_keys(run.config);
     let own = settings(run, &training(run.config), run.config.loader.batch_size, keys);
-    let own = firebox_monitor::Settings { divided, ..own };
+    // Of a run that is made of trainings with batches of their own, `loader.batch_size` says nothing.
+    let own = match trainings.iter().find(|_| !usage.has_steps()) {
+        Some(training) => training.settings.clone(),
+        None => firebox_monitor::Settings { divided, ..own },
+    };
     let found = firebox_monitor::advice(usage, &own).into_iter();
     let found = found.chain(advice_on_trainings(trainings));
     found.map(|found| Advice { finding: found.finding, setting: found.setting }).collect()

@@ -1,5 +1,7 @@
 //! The pipeline `pretrain`: ingest → windows → augment → pre-train → evaluate → report.
 
+mod rows;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -125,6 +127,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     let mut evaluated = 0;
     let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
         let measured = measure::measure(run, &windows, &model)?;
+        rows::write(work.path, &windows, &measured)?;
         let detail = measured.detail();
         Ok((measured, false, detail))
     });

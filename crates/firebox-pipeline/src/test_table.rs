@@ -1,5 +1,5 @@
-//! Every labelled test window beside what was said of it, as a table in the folder of a run: its scores can be made of it
-//! again. Forecasts, which have a row for each output, are in `forecast::rows`.
+//! Every test window that was judged beside what was said of it, as a table in the folder of a run: its scores can be made
+//! of it again. Forecasts, which have a row for each output, are in `forecast::rows`, and texts in `text::rows`.
 
 use std::ops::Range;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(crate) struct TestTable<'a> {
     pub(crate) has_clock: bool,
     /// Names of the classes.
     pub(crate) classes: &'a [String],
-    /// The windows, each with its true class.
+    /// The windows, with their true classes.
     pub(crate) windows: WindowList,
     /// Columns beside where a window lies and what it is.
     pub(crate) said: Vec<(String, Said<'a>)>,
@@ -30,8 +30,12 @@ pub(crate) struct TestTable<'a> {
 pub(crate) enum Said<'a> {
     /// A class, which is written by its name.
     Class(&'a [u32]),
+    /// A class by its name, where there is one.
+    ClassIfAny(Vec<Option<u32>>),
     /// A number, such as that of a cluster or a fold.
     Number(&'a [u32]),
+    /// An exact number, where there is one.
+    ExactIfAny(Vec<Option<f64>>),
     /// One of several numbers of each window.
     ///
     /// # Shapes
@@ -41,7 +45,7 @@ pub(crate) enum Said<'a> {
 
 impl TestTable<'_> {
     /// Writes a row for each window: `series`, the moments of its first and last step (`start`, `end`), its true class
-    /// (`truth`), and what was said of it.
+    /// (`truth`), if it has one, and what was said of it.
     ///
     /// # Errors
     ///
@@ -65,18 +69,22 @@ impl TestTable<'_> {
         };
         let class = |class: u32| self.classes.get(class as usize).cloned().unwrap_or_default();
         let series = windows().map(|window| all[window.series as usize].name.clone());
-        let truth = windows().map(|window| window.label.map(class).unwrap_or_default());
+        let truth = windows().map(|window| window.label.map(class));
         let mut columns = vec![
             ("series".to_owned(), TableColumn::Text(series.collect())),
             ("start".to_owned(), moments(|window| window.steps().start)),
             ("end".to_owned(), moments(|window| window.steps().end - 1)),
-            ("truth".to_owned(), TableColumn::Text(truth.collect())),
+            ("truth".to_owned(), TableColumn::TextIfAny(truth.collect())),
         ];
         for (name, said) in &self.said {
             let column = match said {
                 Said::Class(all) => {
                     TableColumn::Text(all[rows.clone()].iter().map(|own| class(*own)).collect())
                 }
+                Said::ClassIfAny(all) => TableColumn::TextIfAny(
+                    all[rows.clone()].iter().map(|own| own.map(class)).collect(),
+                ),
+                Said::ExactIfAny(all) => TableColumn::ExactIfAny(all[rows.clone()].to_vec()),
                 Said::Number(all) => TableColumn::Whole(
                     all[rows.clone()].iter().map(|own| i64::from(*own)).collect(),
                 ),
@@ -108,20 +116,28 @@ mod tests {
             ("class".to_owned(), Said::Class(&[0, 0, 1])),
             ("probability_move".to_owned(), Said::Share { values: &shares, place: 1, width: 2 }),
             ("fold".to_owned(), Said::Number(&[1, 1, 2])),
+            ("probe".to_owned(), Said::ClassIfAny(vec![Some(0), None, Some(1)])),
+            ("error".to_owned(), Said::ExactIfAny(vec![None, Some(0.1), None])),
         ];
-        let windows = [window(0, 0, 0), window(0, 4, 1), window(1, 2, 1)].into_iter().collect();
+        let unlabelled = Window { label: None, ..window(1, 2, 0) };
+        let windows = [window(0, 0, 0), window(0, 4, 1), unlabelled].into_iter().collect();
         let table = TestTable { set: &set, has_clock: true, classes: &classes, windows, said };
         let text = |names: &[&str]| {
             TableColumn::Text(names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        let if_any = |names: &[Option<&str>]| {
+            TableColumn::TextIfAny(names.iter().map(|name| name.map(str::to_owned)).collect())
         };
         let expected = [
             ("series", text(&["a", "b"])),
             ("start", TableColumn::Time(vec![140, 120])),
             ("end", TableColumn::Time(vec![170, 150])),
-            ("truth", text(&["move", "move"])),
+            ("truth", if_any(&[Some("move"), None])),
             ("class", text(&["rest", "move"])),
             ("probability_move", TableColumn::Number(vec![0.5, 0.875])),
             ("fold", TableColumn::Whole(vec![1, 2])),
+            ("probe", if_any(&[None, Some("move")])),
+            ("error", TableColumn::ExactIfAny(vec![Some(0.1), None])),
         ];
         assert_eq!(table.rows(1..3), expected.map(|(name, own)| (name.to_owned(), own)));
         let untimed = TestTable { has_clock: false, ..table };

@@ -103,7 +103,7 @@ impl<'a> Place<'a> {
     /// For a look at the names of its parameters, which depend neither on the number of channels nor on
     /// the weights.
     pub(crate) fn naming(config: &PipelineConfig, device: &'a ChosenDevice) -> Self {
-        Self { recompute: false, ..Self::of(config, 0, [config.window.length, 1], device) }
+        Self { recompute: false, ..Self::of(config, 0, [config.window.length, 2], device) }
     }
 }
 

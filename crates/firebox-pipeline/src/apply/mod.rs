@@ -20,8 +20,11 @@ use crate::bench::check_precision;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
+pub(crate) use run::Columns;
 pub use run::apply;
-pub(crate) use texts::clash;
+pub(crate) use texts::{
+    Likeliest, PLACE, TRUE_EVIDENCE, UNIT, clash, evidence, probability_of, true_of, words_of,
+};
 
 /// What is made of each window, or of each text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

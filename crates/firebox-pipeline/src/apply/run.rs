@@ -31,7 +31,7 @@ use crate::threads::refused_thread;
 /// Numbers of a row group: 32 MB.
 const GROUP: usize = 8 << 20;
 
-pub(super) type Columns = Vec<(String, TableColumn)>;
+pub(crate) type Columns = Vec<(String, TableColumn)>;
 
 /// Applies a trained model to new data and writes one row for each window, in the order of files,
 /// series and time. `None` if `stop` ended it, which leaves no file.

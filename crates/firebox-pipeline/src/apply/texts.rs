@@ -1,6 +1,7 @@
 //! A trained model of texts on tables of new ones.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,21 +34,42 @@ const TABLES: [&str; 10] =
     ["csv", "tsv", "parquet", "pq", "arrow", "feather", "ipc", "jsonl", "ndjson", "json"];
 
 /// Columns that tell a text.
-const PLACE: [&str; 2] = ["file", "row"];
+pub(crate) const PLACE: [&str; 2] = ["file", "row"];
 /// Columns of where labels hold.
 const EVIDENCE: [&str; 4] = ["evidence_start", "evidence_end", "evidence", "evidence_probability"];
 
-fn probability_of(label: &str) -> String {
+/// Column of which test texts belong together.
+pub(crate) const UNIT: &str = "unit";
+/// Columns of where evidence truly is, and of how well that was found, beside those of a prediction.
+pub(crate) const TRUE_EVIDENCE: [&str; 4] =
+    ["true_evidence_start", "true_evidence_end", "evidence_exact", "evidence_token_f1"];
+
+/// The column of a label's probability.
+pub(crate) fn probability_of(label: &str) -> String {
     format!("probability_{label}")
 }
 
-/// The first label of which a column would be called as another one of a prediction, with that name.
+/// The column of whether a label truly holds.
+pub(crate) fn true_of(label: &str) -> String {
+    format!("true_{label}")
+}
+
+/// The column of whether a label holds by the words of the text.
+pub(crate) fn words_of(label: &str) -> String {
+    format!("words_{label}")
+}
+
+/// The first label of which a column would be called as another one of a prediction or of the table of test texts, with
+/// that name.
 pub(crate) fn clash(labels: &[String], evidence: bool) -> Option<(&String, String)> {
-    let evidence: &[&str] = if evidence { &EVIDENCE } else { &[] };
-    let mut names: HashSet<String> =
-        PLACE.iter().chain(evidence).map(|name| (*name).to_owned()).collect();
-    let columns =
-        labels.iter().flat_map(|label| [(label, label.clone()), (label, probability_of(label))]);
+    let evidence: &[&str] = if evidence { EVIDENCE.as_slice() } else { &[] };
+    let truth: &[&str] = if evidence.is_empty() { &[] } else { TRUE_EVIDENCE.as_slice() };
+    let fixed = PLACE.iter().chain([&UNIT]).chain(evidence).chain(truth);
+    let mut names: HashSet<String> = fixed.map(|name| (*name).to_owned()).collect();
+    let columns = labels.iter().flat_map(|label| {
+        let own = [label.clone(), probability_of(label), true_of(label), words_of(label)];
+        own.map(|column| (label, column))
+    });
     let mut columns = columns.filter(|(_, column)| !names.insert(column.clone()));
     columns.next()
 }
@@ -154,10 +176,18 @@ struct Answers {
 
 /// What a model names as evidence. It does so in each text: that a text has none is not learnt.
 #[derive(Clone, Copy)]
-struct Likeliest {
+pub(crate) struct Likeliest {
     /// First and last token.
-    span: [usize; 2],
+    pub(crate) span: [usize; 2],
     probability: f32,
+}
+
+impl Likeliest {
+    /// The best by the scores of each token as the first and as the last, within some.
+    pub(crate) fn of(first: &[f32], last: &[f32], allowed: Range<usize>) -> Option<Self> {
+        let span = best_span(first, last, allowed)?;
+        Some(Self { span, probability: span_probability(first, last, span) })
+    }
 }
 
 /// Texts of a file that have tokens.
@@ -367,12 +397,7 @@ impl Work<'_> {
         let [before, after] = self.tokenizer.around();
         for (row, (text, length)) in batch.iter().zip(lengths).enumerate() {
             let of = |scores: &[f32]| scores[row * time..][..*length].to_vec();
-            let (first, last) = (of(&first), of(&last));
-            let span = best_span(&first, &last, before..length - after);
-            spans[*text] = span.map(|span| {
-                let probability = span_probability(&first, &last, span);
-                Likeliest { span, probability }
-            });
+            spans[*text] = Likeliest::of(&of(&first), &of(&last), before..length - after);
         }
     }
 
@@ -412,7 +437,9 @@ impl Work<'_> {
                     let column = TableColumn::Number(numbers_of(place).collect());
                     columns.push((probability_of(label), column));
                 }
-                columns.extend(spans.into_iter().flat_map(|spans| evidence(texts, tokens, &spans)));
+                let tokens: Vec<&TokenisedText> = tokens.iter().collect();
+                columns
+                    .extend(spans.into_iter().flat_map(|spans| evidence(texts, &tokens, &spans)));
             }
         }
         columns
@@ -420,7 +447,11 @@ impl Work<'_> {
 }
 
 /// The evidence, as characters from its first to the one after its last, as it stands in the text, and how probable it is.
-fn evidence(texts: &[&str], tokens: &[TokenisedText], spans: &[Option<Likeliest>]) -> Columns {
+pub(crate) fn evidence(
+    texts: &[&str],
+    tokens: &[&TokenisedText],
+    spans: &[Option<Likeliest>],
+) -> Columns {
     let (mut from, mut to, mut said) = (vec![], vec![], vec![]);
     let probabilities = spans.iter().map(|span| span.map_or(0.0, |found| found.probability));
     let probabilities = probabilities.collect();

@@ -37,7 +37,7 @@ impl Epoch {
             batches => format!(" of {batches} batches"),
         };
         format!(
-            "{size} would leave fewer than {LEAST_STEPS} steps{of} in an epoch of {samples} samples"
+            "{size} would leave fewer than {LEAST_STEPS} full steps{of} in an epoch of {samples} samples"
         )
     }
 }
@@ -53,7 +53,7 @@ mod tests {
         let said = epoch(4).against(128);
         assert_eq!(
             said,
-            "128 would leave fewer than 10 steps of 4 batches in an epoch of 3000 samples"
+            "128 would leave fewer than 10 full steps of 4 batches in an epoch of 3000 samples"
         );
     }
 }

@@ -345,7 +345,7 @@ pub(super) mod tests {
         let (size, tried, reason) = of(3000, 512);
         assert_eq!((size, tried), (256, vec![4, 8, 256, 128]));
         assert!(
-            reason.contains("512 would leave fewer than 10 steps in an epoch of 3000 samples"),
+            reason.contains("512 would leave fewer than 10 full steps in an epoch of 3000 samples"),
             "{reason}"
         );
         let (size, tried, _) = of(1000, 16);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use firebox_core::{Event, Listener, Requests};
 use firebox_monitor::{
     MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig, TrackedRun, Trackers,
-    obeying, sampled,
+    WatchGpus, obeying, sampled,
 };
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +114,7 @@ pub(super) fn watched<T>(
         }
     };
     let (done, first, ended) = obeying(folder, &Requests::new(), progress, || {
-        sampled(config.period, false, &everyone, || {
+        sampled(config.period, WatchGpus::IfTold, &everyone, || {
             std::thread::sleep(OPENING);
             let first = spent();
             let done = work(&everyone);

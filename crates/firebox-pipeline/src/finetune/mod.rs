@@ -80,7 +80,9 @@ impl Chain for Finetune {
             Some(encoder) => weights_key(&located(encoder))?,
         };
         // Where the weights lie does not matter, what they are does.
-        let plain = FinetuneConfig { encoder: None, ..settings.clone() };
+        // Nor does how much of them must match, which only refuses.
+        let least_match = FinetuneConfig::default().least_match;
+        let plain = FinetuneConfig { encoder: None, least_match, ..settings.clone() };
         let mut training = Key::builder("finetune", 1)
             .upstream("windows", base.windows)
             .upstream("encoder", begun);
@@ -277,6 +279,14 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
             let named = located(encoder);
             Origin::of(&named)?.check_windows(run, &windows)?;
             let (weights, path) = weights_of(&named)?;
+            // A run that is still trained has others by now, perhaps.
+            if Finetune.keys(run.config, run.device)?.training != run.keys.training {
+                return Err(PipelineError::Setting(format!(
+                    "the weights of {} were changed while the run was about to read them: what it learnt would not be what it is named after\n  \
+                     start it again once their run has ended, or name one of its checkpoints",
+                    path.display()
+                )));
+            }
             let from = format!("weights of {}", path.display());
             let begin = Begin { weights, path, from };
             fitting.warn_of_unmatched::<M>(&begin)?;

@@ -3,7 +3,7 @@
 use firebox_core::count;
 use firebox_eval::{
     Arm, Card, Chart, Confusion, Fact, FewLabels, Interval, Line, Metric, Outcome, Part, Report,
-    Table, Tone, signed,
+    Table, Tone, share_text, signed,
 };
 
 use super::Begin;
@@ -187,8 +187,9 @@ fn differences(scores: &FewLabels) -> Part {
     });
     let columns = ["labels", "fine-tuned against", "points", "so it is"];
     let note = format!(
-        "Differences of test {} in percentage points, on the same resamples of test windows.",
-        scores.metric.name()
+        "Differences of test {} in percentage points, on the same resamples of test windows, with {} % intervals, which hold for all shares together.",
+        scores.metric.name(),
+        share_text(scores.lead_confidence)
     );
     let table = table("Differences", note, &columns, rows.collect());
     Part { title: "Differences".to_owned(), tables: vec![table], ..Part::default() }

@@ -6,7 +6,7 @@ use firebox_core::count;
 
 use firebox_eval::{
     BlockOf, Card, Chart, Decimals, Estimate, Fact, ForecastEvaluation, ForecastScore, Forecaster,
-    Interval, Line, Outcome, Part, Report, Table, Tone, forecast_verdict,
+    Interval, Line, Outcome, Part, Report, Table, Tone, forecast_verdict, share_text,
 };
 use serde_json::Value;
 
@@ -225,8 +225,8 @@ fn errors_lead(evaluation: &ForecastEvaluation) -> String {
             format!("resamples draw blocks of {block} consecutive windows, {why}, the same for all")
         }
     };
-    let confidence = 100.0 * evaluation.confidence;
-    format!("{start}, with their {confidence:.0} % intervals: {drawn}. {every}")
+    let confidence = share_text(evaluation.confidence);
+    format!("{start}, with their {confidence} % intervals: {drawn}. {every}")
 }
 
 fn intervals(evaluation: &ForecastEvaluation, target: &str, place: usize) -> Chart {

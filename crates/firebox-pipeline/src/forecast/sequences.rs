@@ -296,7 +296,12 @@ mod tests {
         {
             assert!(said.contains(expected), "{said}");
         }
-        let empty = SplitError::Empty { part: "test", windows: 9, left_out: 7, hint: "give more" };
+        let empty = SplitError::Empty {
+            part: "test",
+            windows: 9,
+            left_out: 7,
+            hint: "give more".to_owned(),
+        };
         let said = with_horizons(empty, 24, 100).to_string();
         assert!(said.contains("`forecast.horizons`") && said.ends_with("or give more"), "{said}");
     }

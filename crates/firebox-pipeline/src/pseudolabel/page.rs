@@ -2,6 +2,7 @@
 
 use firebox_eval::{
     Card, Chart, Estimate, Fact, Interval, Line, Outcome, Part, Report, Table, Tone, number,
+    share_text,
 };
 
 use super::iterate::Iterated;
@@ -135,9 +136,9 @@ fn judged_tables(judged: &Judged) -> Vec<Table> {
         ]
     };
     let note = format!(
-        "On {} test windows with a true class. In parentheses the {:.0} % interval of what as many other test windows would give, from the spread over halves of them. Purity grows with the number of clusters; the other two do not. NMI of few windows is higher than that of many.",
+        "On {} test windows with a true class. In parentheses the {} % interval of what as many other test windows would give, from the spread over halves of them. Purity grows with the number of clusters; the other two do not. NMI of few windows is higher than that of many.",
         judged.windows,
-        100.0 * judged.confidence
+        share_text(judged.confidence)
     );
     let columns = ["clusters of", "purity", "NMI", "ARI", "NMI of the trained encoder less this"];
     vec![table("Agreement", note, &columns, judged.subjects.iter().enumerate().map(row).collect())]

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
-use firebox_core::{Event, Listener, count};
+use firebox_core::{Event, Key, Listener, count};
 use firebox_search::{
     Budget, Options, Space, Storage, Study, StudyError, Trial, TrialHandle, TrialState,
 };
@@ -241,7 +241,7 @@ impl Search {
             fetched => fetched?,
         }
         let study = self.study()?;
-        self.same_data(&study)?;
+        let data = self.same_data(&study)?;
         let budget = self.budget();
         let gpu = device.backend != "cpu";
         let threads = rayon::current_num_threads();
@@ -258,10 +258,10 @@ impl Search {
         let work = || {
             // Whatever ends this one ends those that wait, too.
             let _closing = gate.closing();
-            study.optimize(&budget, |trial| self.attempt(&study, trial, device, listener))
+            study.optimize(&budget, |trial| self.attempt(&study, trial, data, device, listener))
         };
         let one = |others| if gate.enter(others) { work() } else { Ok(()) };
-        firebox_monitor::sampled(period, gpu, &gate, || {
+        firebox_monitor::sampled(period, device.watched(), &gate, || {
             std::thread::scope(|scope| {
                 let one = &one;
                 let begun = |others| {
@@ -346,8 +346,10 @@ impl Search {
     }
 
     /// Refuses to go on with a study whose data have changed: losses of other data cannot be compared.
-    fn same_data(&self, study: &Study) -> Result<(), PipelineError> {
-        let key = self.config.pipeline.chain().data_key(&self.config)?.to_string();
+    /// Returns their key.
+    fn same_data(&self, study: &Study) -> Result<Key, PipelineError> {
+        let own = self.config.pipeline.chain().data_key(&self.config)?;
+        let key = own.to_string();
         let known = study.claim_system_attribute(DATA, &key.as_str().into())?;
         let has_value =
             |trial: &Trial| matches!(trial.state, TrialState::Complete | TrialState::Pruned);
@@ -356,13 +358,12 @@ impl Search {
             Some(known) if known != key && !study.trials()?.iter().any(has_value) => {
                 Ok(study.set_system_attribute(DATA, &key.as_str().into())?)
             }
-            Some(known) if known != key => Err(PipelineError::Setting(format!(
-                "the data of the study {} are not those that it was begun with, or this version of Firebox reads them otherwise: losses of other data cannot be compared\n  \
-                 put back the files that it was begun with, or begin another study, as with --set search.study={}-2",
-                self.name, self.name
-            ))),
+            Some(known) if known != key => {
+                Err(PipelineError::OtherStudyData { study: self.name.clone() })
+            }
             _ => Ok(()),
-        }
+        }?;
+        Ok(own)
     }
 
     /// Where the text comes from, for messages.
@@ -424,6 +425,7 @@ impl Search {
         &self,
         study: &Study,
         trial: &mut TrialHandle<'_>,
+        data: Key,
         device: &ChosenDevice,
         listener: &dyn Listener,
     ) -> Result<Vec<f64>, PipelineError> {
@@ -438,7 +440,7 @@ impl Search {
         let ran = self.config_of(&frozen).and_then(|config| {
             let objectives = &self.search.objectives;
             let (stop, shared, told) = (&self.stop, &self.shared, &self.told);
-            let worker = trial::Worker { study, device, stop, shared, listener, told };
+            let worker = trial::Worker { study, data, device, stop, shared, listener, told };
             self.compared(trial::run(&self.name, config, objectives, &worker, trial)?)
         });
         // What the kernels keep from step to step has the sizes of this trial's model; others that run take
@@ -505,7 +507,10 @@ fn is_of_journal(error: &PipelineError) -> bool {
 /// Whether an error is none of the trial's own: the machine's, or of the data, which no trial changes.
 fn is_shared(error: &PipelineError) -> bool {
     use PipelineError::{Data, Horizons, NoLabels, NoValidation, Normalise, Split};
-    if matches!(error, Data(_) | Horizons(_) | NoLabels | NoValidation | Normalise(_) | Split(_)) {
+    use PipelineError::{OtherData, OtherStudyData};
+    let of_files = matches!(error, Data(_) | OtherData | OtherStudyData { .. });
+    let of_parts = matches!(error, Horizons(_) | NoLabels | NoValidation | Normalise(_) | Split(_));
+    if of_files || of_parts {
         return true;
     }
     if is_of_journal(error) {

@@ -156,6 +156,8 @@ pub(super) enum Ran {
 /// What a trial has of the worker that runs it.
 pub(super) struct Worker<'a> {
     pub(super) study: &'a Study,
+    /// Key of the data that its trials are compared by.
+    pub(super) data: Key,
     pub(super) device: &'a ChosenDevice,
     pub(super) stop: &'a Arc<AtomicBool>,
     pub(super) shared: &'a Shared,
@@ -172,7 +174,7 @@ pub(super) fn run(
     worker: &Worker<'_>,
     trial: &mut TrialHandle<'_>,
 ) -> Result<Ran, PipelineError> {
-    let Worker { study, device, stop, shared, listener, told } = *worker;
+    let Worker { study, data, device, stop, shared, listener, told } = *worker;
     let (number, epochs) = (trial.number(), config.train.epochs);
     let written = Prepared::of(name, config);
     let settling = told.listening(number, listener);
@@ -182,6 +184,9 @@ pub(super) fn run(
     };
     settled::keep(trial, written.config(), &prepared)?;
     let (keys, path) = prepared.place(device)?;
+    if keys.series != data {
+        return Err(PipelineError::OtherStudyData { study: name.to_owned() });
+    }
     trial.set_attribute(RUN, folder_name(&path).into())?;
     let wanted = objectives.wanted();
     let halt = Halt::default();

@@ -41,7 +41,7 @@ pub(crate) use derived::{automatic, rule_for, split_reasons, training, written};
 pub(crate) use events::Everyone;
 pub(crate) use size::check_size;
 pub(crate) use start::{Asker, begin, name_of, started_event, trackers};
-pub(crate) use windows::Windows;
+pub(crate) use windows::{Windows, same_data};
 
 /// What a pipeline left.
 #[derive(Clone, Debug)]
@@ -173,8 +173,7 @@ pub(crate) fn run(
 fn make(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
     let (chain, device, path) = (run.config.pipeline.chain(), run.device, work.path);
     let period = run.config.monitor.period;
-    let gpu = matches!(device.backend.as_str(), "cuda" | "rocm" | "metal");
-    let made = sampled_with(period, gpu, &|| pools(device), run.listener, || {
+    let made = sampled_with(period, device.watched(), &|| pools(device), run.listener, || {
         obeying(path, run.requests, run.listener, || chain.make(run, work))
     });
     match made {

@@ -1,13 +1,14 @@
 //! From files to the windows of each part: the stages `ingest` and `windows`.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_cache::{Hold, Store};
+use firebox_cache::{Hold, REMOTE, Store};
 use firebox_core::{
-    Event, Normaliser, SeriesSet, Split, SplitRule, TrainWindows, count, outliers, quoted, split,
-    telling_channels, unchanging_channels,
+    Event, Key, Normaliser, SeriesSet, Split, SplitRule, TrainWindows, count, outliers, quoted,
+    split, telling_channels, unchanging_channels,
 };
-use firebox_data::{Checks, Ingested};
+use firebox_data::{Checks, DataConfig, Ingested};
 
 use super::Run;
 use super::derived::{one_class_each, rule_for};
@@ -35,6 +36,23 @@ pub(crate) struct Windows {
     pub(crate) hold: Hold,
 }
 
+/// Refuses data that are not those which a run is named after: their files were changed since.
+pub(crate) fn same_data(wanted: Key, found: Key) -> Result<(), PipelineError> {
+    if wanted == found { Ok(()) } else { Err(PipelineError::OtherData) }
+}
+
+/// Keeps copies of remote files from being pruned while they are read.
+fn hold_copies(data: &DataConfig, cache: &Path) -> Result<Vec<Hold>, PipelineError> {
+    let bucket = cache.join(REMOTE);
+    let key = |path: &PathBuf| {
+        let folder = path.parent().filter(|folder| folder.parent() == Some(&bucket))?;
+        folder.file_name()?.to_str()?.parse::<Key>().ok()
+    };
+    let store = Store::open(cache)?;
+    let held = data.paths().filter_map(key).map(|key| store.hold(REMOTE, key));
+    Ok(held.collect::<Result<_, _>>()?)
+}
+
 impl Run<'_> {
     /// Files → series → parts of windows.
     pub(crate) fn windows(&self, remade: &mut usize) -> Result<Arc<Windows>, PipelineError> {
@@ -57,7 +75,9 @@ impl Run<'_> {
         let ingested = self.stage("ingest", Some(series), remade, || {
             let data = local(&config.data, &config.run, self.stop, self.listener)?;
             let cache = &config.run.cache;
+            let _copies = hold_copies(&data, cache)?;
             let ingested = firebox_data::ingest_until(self.stop, &data, cache, self.listener)?;
+            same_data(self.keys.series, ingested.key)?;
             let detail = format!(
                 "{} of {} in {} series, {} of defect",
                 count(ingested.set.steps() as u64, "step"),

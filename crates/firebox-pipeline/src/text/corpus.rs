@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_cache::{Hold, Store, TOKENS};
-use firebox_core::{Event, Key, LabelledTexts, count};
+use firebox_core::{Event, Key, LabelledTexts, Listener, count};
 use firebox_data::{check_encoding, content_hash, read_texts};
 use firebox_text::{
     TextParts, TokenisedText, Tokenizer, as_compared, read_tokenizer, split_texts, tokenise,
@@ -21,7 +21,8 @@ use crate::PipelineConfig;
 use crate::apply::clash;
 use crate::error::{PipelineError, at};
 use crate::keys::json;
-use crate::stages::Run;
+use crate::stages::{Run, same_data};
+use crate::test_table::FILE;
 
 /// Of what is stored. A change of it needs a new number.
 const VERSION: u32 = 2;
@@ -32,6 +33,8 @@ const MANIFEST: &str = "manifest.json";
 pub(super) struct Corpus {
     pub(super) texts: LabelledTexts,
     pub(super) parts: TextParts,
+    /// Texts before those of a test table.
+    pub(super) given: usize,
 }
 
 /// The texts as tokens.
@@ -86,6 +89,8 @@ pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError>
         .field("tokenizer", json(&text.tokenizer));
     if let Some(folder) = &text.encoder.folder {
         tokens = tokens.field("encoder", hash(&folder.join("tokenizer.json"))?);
+        // Blanks before a word were once part of its place.
+        tokens = tokens.field("places", "without blanks");
     }
     Ok((texts, tokens.finish()))
 }
@@ -141,31 +146,54 @@ fn hash(path: &Path) -> Result<String, PipelineError> {
 }
 
 /// Reads the texts, those of a test table after the others, and how many there are before these.
-fn read(text: &TextConfig) -> Result<(LabelledTexts, usize), PipelineError> {
+fn read(
+    text: &TextConfig,
+    listener: &dyn Listener,
+) -> Result<(LabelledTexts, usize), PipelineError> {
     if text.is_sample() {
         let settings = std::fs::read_to_string(&text.path).map_err(at(&text.path))?;
         let made = made(&text.path, &settings)?;
         let given = made.len();
         return Ok((made, given));
     }
-    let mut texts = read_texts(&text.path, &text.columns)?;
+    let read = |path: &PathBuf| -> Result<LabelledTexts, PipelineError> {
+        let texts = read_texts(path, &text.columns)?;
+        if let Some(message) = left_out(path, &texts) {
+            listener.on(&Event::Warning { message });
+        }
+        Ok(texts)
+    };
+    let mut texts = read(&text.path)?;
     let given = texts.len();
     if let Some(path) = &text.test {
-        let test = read_texts(path, &text.columns)?;
+        let test = read(path)?;
         append(&mut texts, test, &text.path, path)?;
     }
     Ok((texts, given))
 }
 
-/// Refuses labels whose columns would be called as others of what `firebox predict` writes.
+/// What to say of rows of a table that were left out.
+fn left_out(path: &Path, texts: &LabelledTexts) -> Option<String> {
+    let (first, left) = (texts.empty.first()?, texts.empty.len());
+    let are = if left == 1 { "has no text and is" } else { "have no text and are" };
+    Some(format!(
+        "{} of {} in {} {are} left out, the first of them row {first}",
+        count(left as u64, "row"),
+        left + texts.len(),
+        path.display()
+    ))
+}
+
+/// Refuses labels whose columns would be called as others of what `firebox predict` or the run's table of test texts has.
 fn check_names(labels: &[String], evidence: bool) -> Result<(), PipelineError> {
     let Some((label, column)) = clash(labels, evidence) else { return Ok(()) };
     Err(PipelineError::Setting(format!(
-        "there is a label `{label}`, and `firebox predict` would write two columns called `{column}`: it writes `file`, `row`, \
-         each label, `probability_` before each label{}\n  \
+        "there is a label `{label}`, and `firebox predict` or the run's {FILE} would have two columns called `{column}`: they \
+         have `file`, `row`, `unit`, each label, and `probability_`, `true_` and `words_` before each label{}\n  \
          call the label otherwise in the tables, and in `text.columns.labels` if it is named there",
         if evidence {
-            ", `evidence_start`, `evidence_end`, `evidence` and `evidence_probability`"
+            ", `evidence`, `evidence_start`, `evidence_end`, `evidence_probability`, `evidence_exact`, `evidence_token_f1`, \
+             `true_evidence_start` and `true_evidence_end`"
         } else {
             ""
         }
@@ -206,6 +234,7 @@ fn append(
     texts.texts.extend(test.texts);
     texts.spans.extend(test.spans);
     texts.groups.extend(test.groups);
+    texts.rows.extend(test.rows);
     Ok(())
 }
 
@@ -223,12 +252,12 @@ fn contradictions(text: &TextConfig, texts: &LabelledTexts, given: usize) -> Opt
     }
     let (label, rows) = example?;
     let [one, other] = rows.map(|row| {
-        let (path, place) = match &text.test {
-            Some(test) if row >= given => (test, row - given),
-            _ => (&text.path, row),
+        let path = match &text.test {
+            Some(test) if row >= given => test,
+            _ => &text.path,
         };
         let truth = u8::from(texts.row(row)[label]);
-        format!("{truth} in row {} of {}", place + 1, path.display())
+        format!("{truth} in row {} of {}", texts.rows[row], path.display())
     });
     let found = match number {
         1 => "1 text equals an earlier one but for case and space, and has other labels".to_owned(),
@@ -284,7 +313,10 @@ impl Run<'_> {
         let text = table(self.config)?;
         // Reading a table takes no time beside what follows, and nothing of it is stored.
         self.stage("ingest", Some(self.keys.series), &mut 0, || {
-            let (texts, given) = read(text)?;
+            let (texts, given) = read(text, self.listener)?;
+            // Nothing of what was read is kept under the key of what was there before.
+            let (key, _) = keys(self.config)?;
+            same_data(self.keys.series, key)?;
             check_names(&texts.labels, text.has_evidence())?;
             let parts = split_texts(&texts, given, &text.split)?;
             self.check_truth(&texts, &parts)?;
@@ -304,7 +336,7 @@ impl Run<'_> {
                 parts.duplicates,
                 parts.left_out
             );
-            Ok((Corpus { texts, parts }, false, detail))
+            Ok((Corpus { texts, parts, given }, false, detail))
         })
     }
 
@@ -353,13 +385,23 @@ impl Run<'_> {
         let tokens = self.stage("tokenise", Some(key), remade, || {
             let hold = Store::open(&self.config.run.cache)?.hold(TOKENS, key)?;
             let folder = self.config.run.cache.join(TOKENS).join(key.to_string());
-            let (stored, reused) = match stored(&folder, key) {
+            let texts = corpus.texts.len();
+            let (stored, reused) = match stored(&folder, key, texts) {
                 Some(stored) => (stored, true),
-                None => {
-                    let made = make(text, corpus, self.stop)?;
-                    store(&folder, key, &made)?;
-                    (made, false)
-                }
+                // Of trials that begin at the same time, one makes them for all.
+                None => Store::open(&self.config.run.cache)?.alone(
+                    (TOKENS, key),
+                    self.stop,
+                    || self.listener.on(&waiting(&folder)),
+                    || match stored(&folder, key, texts) {
+                        Some(stored) => Ok((stored, true)),
+                        None => {
+                            let made = make(text, corpus, self.stop)?;
+                            store(&folder, key, &made)?;
+                            Ok::<_, PipelineError>((made, false))
+                        }
+                    },
+                )??,
             };
             let tokenizer = Tokenizer::from_text(&stored.tokenizer)?;
             let cut = stored.texts.iter().filter(|text| text.cut > 0).count();
@@ -386,6 +428,12 @@ impl Run<'_> {
     }
 }
 
+fn waiting(folder: &Path) -> Event {
+    Event::Warning {
+        message: format!("waiting for another run that is making {}", folder.display()),
+    }
+}
+
 /// The vocabulary and the tokens of all texts, unless `stop` becomes true.
 fn make(text: &TextConfig, corpus: &Corpus, stop: &AtomicBool) -> Result<Stored, PipelineError> {
     let LabelledTexts { texts, spans, .. } = &corpus.texts;
@@ -408,15 +456,16 @@ fn make(text: &TextConfig, corpus: &Corpus, stop: &AtomicBool) -> Result<Stored,
     Ok(Stored { tokenizer: tokenizer.to_json().to_owned(), texts: made? })
 }
 
-/// What is stored under a key, if it is whole.
-fn stored(folder: &Path, key: Key) -> Option<Stored> {
+/// What is stored under a key, if it is whole, of so many texts.
+fn stored(folder: &Path, key: Key, texts: usize) -> Option<Stored> {
     let manifest: Manifest =
         serde_json::from_slice(&std::fs::read(folder.join(MANIFEST)).ok()?).ok()?;
     let data = std::fs::read(folder.join(DATA)).ok()?;
     let whole = manifest.version == VERSION
         && manifest.key == key
         && manifest.blake3 == blake3::hash(&data).to_hex().as_str();
-    whole.then(|| serde_json::from_slice(&data).ok()).flatten()
+    let stored: Stored = whole.then(|| serde_json::from_slice(&data).ok()).flatten()?;
+    (stored.texts.len() == texts).then_some(stored)
 }
 
 /// Stores tokens in a folder that appears whole or not at all.
@@ -454,6 +503,8 @@ mod tests {
             truth: list.iter().flat_map(|(_, lost)| [true, *lost]).collect(),
             spans: vec![None; list.len()],
             groups: vec![None; list.len()],
+            rows: (1..=list.len()).collect(),
+            empty: vec![],
         }
     }
 
@@ -467,7 +518,9 @@ mod tests {
         let same = texts(&[("A text", true), ("another", false), ("a  TEXT", true)]);
         assert_eq!(contradictions(&text, &same, 3), None);
         let said = |list: &[(&str, bool)], given: usize| {
-            contradictions(&text, &texts(list), given).unwrap()
+            let mut texts = texts(list);
+            texts.rows[given..].iter_mut().for_each(|row| *row -= given);
+            contradictions(&text, &texts, given).unwrap()
         };
         let list = [("A text", true), ("another", false), ("a  TEXT", false)];
         assert_eq!(
@@ -530,16 +583,23 @@ mod tests {
             (
                 &["late", "row"][..],
                 false,
-                "a label `row`, and `firebox predict` would write two columns called `row`",
+                "a label `row`, and `firebox predict` or the run's test.parquet would have two columns called `row`",
             ),
             (&["file"], false, "called `file`"),
-            (&["evidence"], true, "`evidence_end`, `evidence` and `evidence_probability`"),
+            (
+                &["evidence"],
+                true,
+                "`evidence_exact`, `evidence_token_f1`, `true_evidence_start` and",
+            ),
+            (&["evidence_exact"], true, "called `evidence_exact`"),
+            (&["unit"], false, "called `unit`"),
+            (&["words_a", "a"], false, "a label `a`"),
             (&["evidence_probability"], true, "a label `evidence_probability`"),
             (&["a", "probability_a"], false, "a label `probability_a`"),
             (
                 &["probability_a", "a"],
                 false,
-                "a label `a`, and `firebox predict` would write two columns called `probability_a`",
+                "a label `a`, and `firebox predict` or the run's test.parquet would have two columns called `probability_a`",
             ),
         ] {
             let refused = said(labels, evidence).unwrap_err();

@@ -134,7 +134,7 @@ pub(super) struct Learning {
 
 impl Learning {
     pub(super) fn new(corpus: &Corpus, tokens: &[TokenisedText], loss: TextLossConfig) -> Self {
-        let Corpus { texts, parts } = corpus;
+        let Corpus { texts, parts, .. } = corpus;
         let train = Targets::new(texts, tokens, &parts.train);
         let labels = texts.labels.len();
         let weight = |label: usize| {

@@ -8,17 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Stream, count};
-use firebox_eval::{Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict, signed};
+use firebox_eval::{
+    Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict, share_text, signed,
+};
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig};
 use firebox_models::{TextModel, TextScores};
 use firebox_text::{
-    LabelScores, SpanScores, WordWeights, best_span, choose_thresholds, label_scores, span_score,
-    span_scores,
+    LabelScores, SpanScores, WordWeights, choose_thresholds, label_scores, span_score, span_scores,
 };
 
 use super::corpus::{Corpus, Tokens};
 use super::learn::{TokenSource, tokens_of};
+use crate::apply::Likeliest;
 use crate::error::PipelineError;
 use crate::score::Judge;
 use crate::stages::Run;
@@ -32,6 +34,8 @@ const UNSCALED: [f64; 3] = [0.02, 0.2, 2.0];
 const FEWEST: usize = 20;
 /// Name of the model among the methods.
 pub(super) const MODEL: &str = "encoder";
+/// Name of the baseline by words.
+pub(super) const WORDS: &str = "words (TF-IDF, logistic)";
 
 /// A way of telling labels, with its scores on test texts.
 pub(super) struct Method {
@@ -63,6 +67,12 @@ pub(super) struct Measured {
     pub(super) evidence: Option<Evidence>,
     pub(super) verdict: Verdict,
     pub(super) texts: usize,
+    /// What the model says of each test text.
+    pub(super) answers: Answers,
+    /// The labels that each method tells, `[text, label]`, row by row.
+    pub(super) predicted: Vec<(&'static str, Vec<bool>)>,
+    /// How the model's evidence in each test text that has some agrees with it: exactly or not, and the F1 of its tokens.
+    pub(super) found: Vec<Option<(bool, f64)>>,
 }
 
 impl Measured {
@@ -92,10 +102,10 @@ impl Measured {
 }
 
 /// What the model says of some texts.
-struct Answers {
+pub(super) struct Answers {
     /// `[text, label]`, row by row.
-    probabilities: Vec<f32>,
-    spans: Vec<Option<[usize; 2]>>,
+    pub(super) probabilities: Vec<f32>,
+    pub(super) spans: Vec<Option<Likeliest>>,
 }
 
 /// Scores models by the macro F1 of validation texts, if a search wants that: the best that thresholds
@@ -135,8 +145,8 @@ pub(super) fn measure(
     let chosen = answer(run, model, tokens, &parts.validation)?;
     let answers = answer(run, model, tokens, &parts.test)?;
     let thresholds = choose_thresholds(&validation, &chosen.probabilities, labels);
-    let mut predictions = vec![(MODEL, over(&answers.probabilities, &thresholds))];
-    predictions.extend(baselines(run, corpus, labels, &validation)?);
+    let mut predicted = vec![(MODEL, over(&answers.probabilities, &thresholds))];
+    predicted.extend(baselines(run, corpus, labels, &validation)?);
     let resampling = Resampling {
         stream: Stream::new(run.config.evaluate.seed, "text-bootstrap"),
         resamples: run.config.evaluate.resamples,
@@ -145,12 +155,14 @@ pub(super) fn measure(
         confidence: run.config.evaluate.confidence,
     };
     let units = &parts.test_units;
-    let methods = methods(&resampling, units, &test, predictions, labels);
-    let found = answers.spans.iter().any(Option::is_some);
-    let evidence =
-        if found { evidence(&resampling, units, corpus, tokens, &answers.spans) } else { None };
+    let resampling = resampling.if_enough(units.len());
+    let methods = methods(&resampling, units, &test, &predicted, labels);
+    let scored = scored(corpus, tokens, &answers.spans);
+    let evidence = evidence(&resampling, units, &scored);
+    let found = scored.into_iter().map(|scores| scores.map(|[own, _]| own)).collect();
     let verdict = verdict(&methods, evidence.as_ref(), units.len(), &resampling);
-    Ok(Measured { methods, thresholds, evidence, verdict, texts: parts.test.len() })
+    let texts = parts.test.len();
+    Ok(Measured { methods, thresholds, evidence, verdict, texts, answers, predicted, found })
 }
 
 fn over(probabilities: &[f32], thresholds: &[f32]) -> Vec<bool> {
@@ -196,7 +208,7 @@ fn answer(
         });
         for (row, length) in batch.lengths.iter().enumerate() {
             let of = |(scores, time): &(Vec<f32>, usize)| scores[row * time..][..*time].to_vec();
-            answers.spans.push(best_span(&of(&first), &of(&last), before..length - after));
+            answers.spans.push(Likeliest::of(&of(&first), &of(&last), before..length - after));
         }
     }
     Ok(answers)
@@ -253,7 +265,7 @@ fn baselines(
         }
     }
     let thresholds = choose_thresholds(validation, &chosen, labels);
-    found.push(("words (TF-IDF, logistic)", over(&by_words, &thresholds)));
+    found.push((WORDS, over(&by_words, &thresholds)));
     Ok(found)
 }
 
@@ -269,32 +281,34 @@ fn methods(
     resampling: &Resampling,
     units: &[Vec<usize>],
     truth: &[bool],
-    predictions: Vec<(&'static str, Vec<bool>)>,
+    predictions: &[(&'static str, Vec<bool>)],
     labels: usize,
 ) -> Vec<Method> {
     let texts: Range<usize> = 0..truth.len() / labels.max(1);
-    let resampled: Vec<Vec<[f64; 2]>> = resampling.map(units.len(), |indices, _| {
-        let score = |(_, predicted): &(&str, Vec<bool>)| {
-            let scores = label_scores(truth, predicted, labels, drawn(units, indices));
-            [scores.macro_f1, scores.micro_f1]
-        };
-        predictions.iter().map(score).collect()
-    });
-    let estimate = |value: f64, of: &dyn Fn(&[[f64; 2]]) -> f64| {
-        let values: Vec<f64> = resampled.iter().map(|scores| of(scores)).collect();
-        Estimate::from_resamples(value, &values, resampling.confidence)
-    };
     let scores: Vec<LabelScores> = predictions
         .iter()
         .map(|(_, predicted)| label_scores(truth, predicted, labels, texts.clone()))
         .collect();
+    let resampled: Vec<Vec<[f64; 2]>> = resampling.map(units.len(), |indices, _| {
+        let score = |((_, predicted), all): (&(&str, Vec<bool>), &LabelScores)| {
+            let scores = label_scores(truth, predicted, labels, drawn(units, indices));
+            [scores.macro_f1_of_drawn(all), scores.micro_f1]
+        };
+        predictions.iter().zip(&scores).map(score).collect()
+    });
+    let honest =
+        |estimate: Estimate| estimate.unless_all_agree(units.len() as f64, resampling.confidence);
+    let estimate = |value: f64, of: &dyn Fn(&[[f64; 2]]) -> f64| {
+        let values: Vec<f64> = resampled.iter().map(|scores| of(scores)).collect();
+        Estimate::from_resamples(value, &values, resampling.confidence)
+    };
     let own = scores[0].macro_f1;
     let methods = predictions.iter().zip(scores).enumerate();
     methods
         .map(|(place, ((name, _), scores))| Method {
             name,
-            macro_f1: estimate(scores.macro_f1, &|all| all[place][0]),
-            micro_f1: estimate(scores.micro_f1, &|all| all[place][1]),
+            macro_f1: honest(estimate(scores.macro_f1, &|all| all[place][0])),
+            micro_f1: honest(estimate(scores.micro_f1, &|all| all[place][1])),
             difference: (place > 0)
                 .then(|| estimate(own - scores.macro_f1, &|all| all[0][0] - all[place][0])),
             scores,
@@ -302,25 +316,34 @@ fn methods(
         .collect()
 }
 
-/// Scores of the evidence, of texts that have some. Evidence that was cut off was not found.
-fn evidence(
-    resampling: &Resampling,
-    units: &[Vec<usize>],
+/// Scores of the evidence of each test text that has some, of the model's and of the whole text. Evidence that was cut off
+/// was not found. Of a model that looks for none there are none.
+fn scored(
     corpus: &Corpus,
     tokens: &Tokens,
-    predicted: &[Option<[usize; 2]>],
-) -> Option<Evidence> {
+    predicted: &[Option<Likeliest>],
+) -> Vec<Option<[(bool, f64); 2]>> {
+    if predicted.iter().all(Option::is_none) {
+        return vec![];
+    }
     let [before, after] = tokens.tokenizer.around();
-    // Of each test text: the model's score, and that of the whole text.
     let of = |(place, row): (usize, &usize)| {
         let text = &tokens.texts[*row];
         corpus.texts.spans[*row]?;
         let Some(truth) = text.span else { return Some([(false, 0.0); 2]) };
         let whole = Some([before, text.tokens.len() - after - 1]);
-        Some([span_score(truth, predicted[place]), span_score(truth, whole)])
+        let own = predicted[place].map(|likeliest| likeliest.span);
+        Some([span_score(truth, own), span_score(truth, whole)])
     };
-    let scored: Vec<Option<[(bool, f64); 2]>> =
-        corpus.parts.test.iter().enumerate().map(of).collect();
+    corpus.parts.test.iter().enumerate().map(of).collect()
+}
+
+/// Scores of the evidence, of texts that have some.
+fn evidence(
+    resampling: &Resampling,
+    units: &[Vec<usize>],
+    scored: &[Option<[(bool, f64); 2]>],
+) -> Option<Evidence> {
     let means = |texts: &mut dyn Iterator<Item = usize>| {
         let found: Vec<[(bool, f64); 2]> = texts.filter_map(|text| scored[text]).collect();
         [0, 1].map(|side| span_scores(found.iter().map(|scores| scores[side])))
@@ -350,6 +373,10 @@ fn evidence(
     })
 }
 
+fn thousandths(value: f64) -> String {
+    format!("{value:.3}")
+}
+
 /// A win is a win over every baseline, each by an interval above zero, so that testing several takes
 /// no correction.
 fn verdict(
@@ -358,12 +385,12 @@ fn verdict(
     units: usize,
     resampling: &Resampling,
 ) -> Verdict {
-    let share = 100.0 * resampling.confidence;
+    let share = share_text(resampling.confidence);
     let own = methods[0].macro_f1;
-    let reach = format!(
-        "the encoder tells the labels with a test macro F1 of {:.3} ({share:.0} % interval {:.3} to {:.3})",
-        own.value, own.low, own.high
-    );
+    let interval =
+        own.ends(thousandths).map_or(String::new(), |ends| format!(" ({share} % interval {ends})"));
+    let reach =
+        format!("the encoder tells the labels with a test macro F1 of {:.3}{interval}", own.value);
     let found = evidence.map_or(String::new(), |evidence| {
         let Evidence { token_f1, whole, independent, .. } = evidence;
         let few = match independent {
@@ -381,12 +408,10 @@ fn verdict(
         .max_by(|a, b| a.0.macro_f1.value.total_cmp(&b.0.macro_f1.value))
         .unwrap_or((&methods[0], own));
     let beside = format!(
-        "the best baseline, {}, reaches {:.3}, a difference of {} ({} to {})",
+        "the best baseline, {}, reaches {:.3}, a difference of {}",
         best.name,
         best.macro_f1.value,
-        signed(difference.value, 3),
-        signed(difference.low, 3),
-        signed(difference.high, 3)
+        difference.with_interval(|value| signed(value, 3))
     );
     let all = methods.iter().filter_map(|method| method.difference);
     let (outcome, said) = if units < FEWEST {

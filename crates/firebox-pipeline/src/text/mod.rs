@@ -8,6 +8,7 @@ mod corpus;
 mod learn;
 mod measure;
 mod page;
+mod rows;
 mod sample;
 
 use std::path::Path;
@@ -32,6 +33,7 @@ use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::score::{Judge, Score};
 use crate::stages::{Run, summary_of, trained_before};
+use crate::test_table::FILE;
 use crate::unread::not_evaluated_by;
 use corpus::{Corpus, Tokens};
 use learn::{Learning, TokenSource, TrainingTokens};
@@ -112,6 +114,8 @@ impl Chain for Text {
         let mut evaluated = 0;
         let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
             let measured = measure::measure(run, &corpus, &tokens, &learnt.model)?;
+            let text = config::table(run.config)?;
+            rows::write(&work.path.join(FILE), text, &corpus, &tokens, &measured)?;
             let detail = measured.detail();
             Ok((measured, false, detail))
         });

@@ -8,8 +8,9 @@ use serde_json::json;
 
 use super::Learnt;
 use super::corpus::{Corpus, Tokens};
-use super::measure::{Evidence, MODEL, Measured};
+use super::measure::{Evidence, MODEL, Measured, WORDS};
 use crate::stages::Run;
+use crate::test_table::FILE;
 
 pub(super) fn report(
     run: &Run<'_>,
@@ -34,8 +35,11 @@ pub(super) fn report(
     report
 }
 
+/// Its interval, or that there is none.
 fn between(estimate: Estimate) -> String {
-    format!("{} to {}", number(estimate.low, 3), number(estimate.high, 3))
+    estimate
+        .ends(|value| number(value, 3))
+        .unwrap_or_else(|| "no interval: too few texts".to_owned())
 }
 
 fn cards(measured: &Measured) -> Vec<Card> {
@@ -81,13 +85,15 @@ fn labels(corpus: &Corpus, measured: &Measured) -> Part {
         (0..measured.methods.len()).map(row).collect()
     };
     let own = &measured.methods[0].scores.labels;
-    let words = measured.methods.last().map(|method| &method.scores.labels);
+    let words = measured.methods.iter().find(|method| method.name == WORDS);
+    let words = words.map(|method| &method.scores.labels);
     let row = |(place, name): (usize, &String)| {
         let score = own[place];
-        let words = words.map_or(0.0, |labels| labels[place].f1);
-        let numbers = [score.precision, score.recall, score.f1, words];
+        let numbers = [score.precision, score.recall, score.f1];
         let mut row = vec![name.clone(), score.support.to_string()];
         row.extend(numbers.map(|number| format!("{number:.3}")));
+        // Of texts without a word there is no such baseline.
+        row.push(words.map_or("–".to_owned(), |labels| format!("{:.3}", labels[place].f1)));
         row.push(format!("{:.3}", measured.thresholds[place]));
         row
     };
@@ -100,7 +106,7 @@ fn labels(corpus: &Corpus, measured: &Measured) -> Part {
         lead: format!(
             "On {}. F1 is the harmonic mean of precision and recall of a label; macro is its \
              mean over the labels, micro that of all cells together. All labels of a text are right in \
-             {:.1} % of the texts ({}).",
+             {:.1} % of the texts ({}). `{FILE}` beside this page has what was said of each text.",
             count(measured.texts as u64, "test text"),
             100.0 * measured.methods[0].scores.exact,
             others.join(", ")
