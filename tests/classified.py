@@ -125,7 +125,9 @@ def labels_f1(truth, said):
 
 def text():
     results = figures["results"]
-    names = list(results["labels"]["encoder"]["labels"])
+    # In the order of the columns, as thresholds are.
+    start = "probability_"
+    names = [column.removeprefix(start) for column in table.columns if column.startswith(start)]
     cells = lambda start: table.select([start + name for name in names]).to_numpy().astype(bool)
     truth = cells("true_")
     methods = {"encoder": cells(""), "every label": np.ones_like(truth)}

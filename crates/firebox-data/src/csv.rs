@@ -151,33 +151,57 @@ fn schema(names: &[String], mapping: &Mapping, number: &DataType) -> SchemaRef {
     Arc::new(names.iter().map(field).collect())
 }
 
-/// Records with the number of the line that each begins in, from 0, without what ends it. A line feed within quotes ends
-/// none; quotes begin as in [`scan`].
-fn records(bytes: &[u8], separator: u8) -> impl Iterator<Item = (usize, &[u8])> {
+/// Columns, and the last of all: polars looks for fields that are too many, and for quotes that are never closed, where it
+/// reads that one, and would leave rows out.
+fn with_last(mut columns: Vec<PlSmallStr>, names: &[String]) -> Vec<PlSmallStr> {
+    if let Some(last) = names.last()
+        && !columns.iter().any(|column| column.as_str() == last)
+    {
+        columns.push(last.as_str().into());
+    }
+    columns
+}
+
+/// A record of a file, without what ends it.
+struct Record<'a> {
+    /// The line that it begins in, from 0.
+    line: usize,
+    bytes: &'a [u8],
+    /// Its fields.
+    fields: usize,
+}
+
+/// Records as polars divides fields: quotes begin with the first byte of a field, and within them neither a separator nor
+/// the end of a line divides anything.
+fn records(bytes: &[u8], separator: u8) -> impl Iterator<Item = Record<'_>> {
     let (mut rest, mut line) = (bytes, 0);
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let (mut quoted, mut begins, mut lines, mut end) = (false, true, 0, rest.len());
+        let (mut quoted, mut begins, mut lines, mut fields, mut end) =
+            (false, true, 0, 1, rest.len());
         for (place, byte) in rest.iter().enumerate() {
+            let (first, within) = (begins, quoted);
+            begins = false;
             match byte {
-                // Two within quotes close and open them.
-                b'"' if quoted => (quoted, begins) = (false, true),
-                b'"' if begins => quoted = true,
-                b'\n' if !quoted => {
+                // Two within quotes close them and open them again.
+                b'"' if within => (quoted, begins) = (false, true),
+                b'"' if first => quoted = true,
+                b'\n' if !within => {
                     end = place;
                     break;
                 }
                 b'\n' => lines += 1,
-                byte if *byte == separator => begins = true,
-                byte => begins &= byte.is_ascii_whitespace(),
+                byte if *byte == separator && !within => (fields, begins) = (fields + 1, true),
+                _ => {}
             }
         }
-        let (record, first) = (&rest[..end], line);
+        let record = &rest[..end];
+        let record = Record { line, bytes: record.strip_suffix(b"\r").unwrap_or(record), fields };
         rest = rest.get(end + 1..).unwrap_or_default();
         line += lines + 1;
-        Some((first, record.strip_suffix(b"\r").unwrap_or(record)))
+        Some(record)
     })
 }
 
@@ -185,18 +209,14 @@ fn records(bytes: &[u8], separator: u8) -> impl Iterator<Item = (usize, &[u8])> 
 /// fields. Polars looks for such only where it reads all columns, and would read the fields behind the one that is too many
 /// as those of other columns.
 fn surplus(bytes: &[u8], separator: u8, columns: usize) -> Option<(usize, usize)> {
-    let most = columns.saturating_sub(1);
-    let separators = |line: &[u8]| line.iter().filter(|byte| **byte == separator).count();
-    if !bytes.contains(&b'"') {
-        let mut lines = bytes.split(|byte| *byte == b'\n').map(separators).enumerate();
-        return lines.find(|(_, found)| *found > most).map(|(line, found)| (line, found + 1));
+    if bytes.contains(&b'"') {
+        let mut records = records(bytes, separator);
+        let found = records.find(|record| record.fields > columns)?;
+        return Some((found.line, found.fields));
     }
-    records(bytes, separator).find_map(|(line, record)| {
-        // Most have no more separators than may be, wherever they stand.
-        let many = separators(record) > most;
-        let fields = many.then(|| fields(&String::from_utf8_lossy(record), separator).len())?;
-        (fields > columns).then_some((line, fields))
-    })
+    let fields = |line: &[u8]| 1 + line.iter().filter(|byte| **byte == separator).count();
+    let mut lines = bytes.split(|byte| *byte == b'\n').map(fields).enumerate();
+    lines.find(|(_, found)| *found > columns)
 }
 
 fn too_many(path: &Path, line: usize, fields: usize, columns: usize) -> DataError {
@@ -208,23 +228,34 @@ fn too_many(path: &Path, line: usize, fields: usize, columns: usize) -> DataErro
     DataError::line(path, line, problem)
 }
 
-/// Whether a text that is declared missing stands beside a blank somewhere, which polars leaves out only after it has
-/// compared.
-fn has_blanks_beside(bytes: &[u8], missing: &[String]) -> bool {
-    let is_blank = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b' ' | b'\t'));
+/// Whether a cell somewhere is a text that is declared missing and blanks, which polars leaves out only after it has compared.
+fn has_blanks_beside(bytes: &[u8], separator: u8, missing: &[String]) -> bool {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t') && *byte != separator;
+    let is_end = |byte: Option<&u8>| {
+        byte.is_none_or(|byte| *byte == separator || matches!(byte, b'"' | b'\n' | b'\r'))
+    };
     missing.iter().map(|text| text.trim()).filter(|text| !text.is_empty()).any(|text| {
         memchr::memmem::find_iter(bytes, text.as_bytes()).any(|at| {
-            is_blank(at.checked_sub(1).and_then(|before| bytes.get(before)))
-                || is_blank(bytes.get(at + text.len()))
+            let (before, after) = (&bytes[..at], &bytes[at + text.len()..]);
+            let [left, right] = [
+                before.iter().rev().take_while(|byte| is_blank(byte)).count(),
+                after.iter().take_while(|byte| is_blank(byte)).count(),
+            ];
+            let left_end = before.len().checked_sub(left + 1).map(|place| &before[place]);
+            left + right > 0 && is_end(left_end) && is_end(after.get(right))
         })
     })
 }
 
 /// Refuses lines that end with a field of one quote alone, which polars cannot read.
-pub(crate) fn check_open_end(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
-    match unclosed(path, bytes) {
-        Some(error) if bytes.trim_ascii_end().ends_with(b"\"") => Err(error),
-        _ => Ok(()),
+pub(crate) fn check_open_end(path: &Path, separator: u8, bytes: &[u8]) -> Result<(), DataError> {
+    let end = bytes.trim_ascii_end().strip_suffix(b"\"");
+    let before = end.map(|before| before.last());
+    let is_alone =
+        before.is_some_and(|last| last.is_none_or(|byte| *byte == separator || *byte == b'\n'));
+    match is_alone.then(|| unclosed(path, bytes)).flatten() {
+        Some(error) => Err(error),
+        None => Ok(()),
     }
 }
 
@@ -244,13 +275,16 @@ pub(crate) fn read_lines(
     let separator = separator(path, csv);
     let is_surplus =
         columns.len() < names.len() && surplus(lines, separator, names.len()).is_some();
-    if is_surplus || has_blanks_beside(lines, &csv.missing) || lines.ends_with(b"\"") {
+    if is_surplus
+        || has_blanks_beside(lines, separator, &csv.missing)
+        || check_open_end(path, separator, lines).is_err()
+    {
         polars_bail!(ComputeError: "what is to be looked at line by line");
     }
     CsvReadOptions::default()
         .with_has_header(false)
         .with_schema(Some(schema(names, mapping, &DataType::Float64)))
-        .with_columns(Some(columns.clone().into()))
+        .with_columns(Some(with_last(columns.clone(), names).into()))
         .with_parse_options(parsing)
         .into_reader_with_file_handle(std::io::Cursor::new(lines))
         .finish()?
@@ -329,13 +363,16 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
     check_end(path, csv, names.len())?;
     let map = MappedFile::of_input(path).map_err(DataError::io("read", path))?;
     let bytes = map.bytes();
-    check_open_end(path, bytes)?;
     let separator = separator(path, csv);
+    check_open_end(path, separator, bytes)?;
     if let Some((line, fields)) = surplus(bytes, separator, names.len()) {
         return Err(too_many(path, line + 1, fields, names.len()));
     }
+    let has_blanks = has_blanks_beside(bytes, separator, &csv.missing);
+    map.check().map_err(|error| DataError::io("read", path)(std::io::Error::other(error)))?;
+    map.release(0..bytes.len());
     let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
-    let read: Vec<Expr> = columns.iter().cloned().map(col).collect();
+    let read: Vec<Expr> = with_last(columns.clone(), &names).into_iter().map(col).collect();
     let scan = |number: DataType| -> Result<PolarsResult<DataFrame>, DataError> {
         Ok(reader(path, csv)?
             .with_schema(Some(schema(&names, mapping, &number)))
@@ -343,8 +380,8 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
             .and_then(|frame| frame.select(read.clone()).collect())
             .and_then(|frame| frame.select(columns.clone())))
     };
-    let as_numbers = match has_blanks_beside(bytes, &csv.missing) {
-        true => Err(polars_err!(ComputeError: "a blank beside what is missing")),
+    let as_numbers = match has_blanks {
+        true => Err(polars_err!(ComputeError: "a cell is no number")),
         false => scan(DataType::Float64)?,
     };
     let frame = match as_numbers {
@@ -471,7 +508,9 @@ fn diagnose(
         .map(|(index, name)| (index, name.as_str()))
         .collect();
     let mut blank = 0;
-    for (index, (first, record)) in records(&bytes, separator).enumerate().skip(1) {
+    for (index, Record { line: first, bytes: record, fields: found }) in
+        records(&bytes, separator).enumerate().skip(1)
+    {
         let Ok(record) = std::str::from_utf8(record) else {
             let problem = "the line is not UTF-8: convert the file first";
             return DataError::line(path, first + 1, problem);
@@ -480,14 +519,14 @@ fn diagnose(
             blank += 1;
             continue;
         }
-        let fields = fields(record, separator);
-        if fields.len() > names.len() {
-            return too_many(path, first + 1, fields.len(), names.len());
+        if found > names.len() {
+            return too_many(path, first + 1, found, names.len());
         }
+        let fields = fields(record, separator);
         for (field, column) in &numbers {
             let Some(value) = fields.get(*field) else { continue };
             let trimmed = value.trim();
-            let missing = |text: &String| text == value || text == trimmed;
+            let missing = |text: &String| text == value || text.trim() == trimmed;
             if csv.missing.iter().any(missing)
                 || trimmed.is_empty()
                 || number(trimmed, csv).is_some()
@@ -584,17 +623,47 @@ mod tests {
 
     #[test]
     fn records_end_where_quotes_do() {
-        let text = "a,b\n1,\"x\ny\"\r\n\n5\" x,2\n\"q\"\"\n\",3";
-        let found: Vec<(usize, &[u8])> = records(text.as_bytes(), b',').collect();
-        let expected: [(usize, &[u8]); 5] =
-            [(0, b"a,b"), (1, b"1,\"x\ny\""), (3, b""), (4, b"5\" x,2"), (5, b"\"q\"\"\n\",3")];
+        let text = "a,b\n1,\"x\ny\"\r\n\n5\" x,2\n\"q\"\"\n,\",3";
+        let found: Vec<(usize, &[u8], usize)> =
+            records(text.as_bytes(), b',').map(|own| (own.line, own.bytes, own.fields)).collect();
+        let expected: [(usize, &[u8], usize); 5] = [
+            (0, b"a,b", 2),
+            (1, b"1,\"x\ny\"", 2),
+            (3, b"", 1),
+            (4, b"5\" x,2", 2),
+            (5, b"\"q\"\"\n,\",3", 2),
+        ];
         assert_eq!(found, expected);
         let surplus = |text: &str| surplus(text.as_bytes(), b',', 2);
         assert_eq!(surplus("1,2\n3\n\n4,5"), None);
         assert_eq!(surplus("1,2\n3,4,\n"), Some((1, 3)));
         assert_eq!(surplus("\"1,\n2,3\",2\n4,5,6,7\n"), Some((2, 4)));
         assert_eq!(surplus("1,\"2,3\"\n"), None);
-        let beside = |text: &str| has_blanks_beside(text.as_bytes(), &["-9".to_owned()]);
-        assert_eq!(["1,-9,2", "1, -9,2", "1,-9 ,2", "-9"].map(beside), [false, true, true, false]);
+        // Behind a blank, quotes begin nothing.
+        assert_eq!(surplus("1, \"2,3\"\n"), Some((0, 3)));
+    }
+
+    #[test]
+    fn what_is_missing_is_looked_for_beside_blanks_within_its_cell() {
+        let beside = |text: &str, separator, missing: &str| {
+            has_blanks_beside(text.as_bytes(), separator, &[missing.to_owned()])
+        };
+        for (text, expected) in [
+            ("1,-9,2", false),
+            ("1, -9,2", true),
+            ("1,-9 \n", true),
+            ("-9", false),
+            (" -9", true),
+            ("\" -9\"", true),
+            ("1, -99,2", false),
+            ("a -9 b,1", false),
+        ] {
+            assert_eq!(beside(text, b',', "-9"), expected, "{text}");
+        }
+        assert!(!beside("1\t-9\t2", b'\t', "-9") && beside("1\t -9\t2", b'\t', "-9"));
+        assert!(!beside("2024-01-02 00:00:00,1\n", b',', "0"));
+        let open = |text: &str| check_open_end(Path::new("a.csv"), b',', text.as_bytes()).is_err();
+        assert!(open("a,b\n1,\"") && open("a,b\n1,\"\n"));
+        assert!(!open("a,b\n1,5\"") && !open("a,b\n\"1\",\"\"") && !open("a,b\n1,\"x\""));
     }
 }

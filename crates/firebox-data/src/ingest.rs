@@ -566,6 +566,10 @@ fn key(
         // It was a class once.
         key = key.field("label", "NaN is none");
     }
+    if inputs[0].format == Format::Csv && !config.csv.missing.is_empty() {
+        // One with a blank before it was a number once.
+        key = key.field("missing", "with blanks");
+    }
     if config.checks.fills() {
         // Which values were put in was not kept once.
         key = key.field("filled", "kept");

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use firebox_cache::MappedFile;
 use firebox_core::{LabelledTexts, count, quoted};
 use polars::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -179,8 +180,11 @@ fn read_table(path: &Path, wanted: &TextColumns, all: bool) -> Result<Table, Dat
             check_separator(path, separator, &wanted.text)?;
             let names = csv::fields(&csv::first_line(path)?, separator).len();
             csv::check_last_line(path, separator, names)?;
-            let bytes = std::fs::read(path).map_err(DataError::io("read", path))?;
-            csv::check_open_end(path, &bytes)?;
+            let map = MappedFile::of_input(path).map_err(DataError::io("read", path))?;
+            let bytes = map.bytes();
+            csv::check_open_end(path, separator, bytes)?;
+            map.check()
+                .map_err(|error| DataError::io("read", path)(std::io::Error::other(error)))?;
             let without_blank_lines = |frame: DataFrame| match csv::rows_with_a_value(&frame) {
                 None => Ok(frame),
                 Some(holds) => {

@@ -247,15 +247,13 @@ pub(crate) fn conclusion(independent: usize, difference: &Estimate) -> &'static 
     }
 }
 
-/// A share below 1 in per cent, with as many digits as tell it from a whole: 95, 97.5, 99.99.
+/// A share below 1 in per cent, with as few decimals as tell it from a whole, one at most where that is enough: 95, 97.5,
+/// 98.3, 99.99.
 pub fn share_text(share: f64) -> String {
     let percent = 100.0 * share;
-    let places = (1..=6).find(|places| {
-        let scale = 10f64.powi(*places);
-        ((percent * scale).round() / scale - percent).abs() < 1e-9
-    });
-    let scale = 10f64.powi(places.unwrap_or(6));
-    ((percent * scale).round() / scale).to_string()
+    let rounded = |places: i32| (percent * 10f64.powi(places)).round() / 10f64.powi(places);
+    let told = (1..=6).map(rounded).find(|rounded| *rounded < 100.0);
+    told.unwrap_or(percent).to_string()
 }
 
 /// `95 % interval`.
@@ -270,5 +268,16 @@ pub(crate) fn baseline(subject: Subject) -> &'static str {
         Subject::RandomEncoder => "the randomly initialised encoder",
         Subject::RawWindows => "raw windows",
         Subject::Majority => "the majority class",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_told_from_a_whole() {
+        let told = [0.95, 0.975, 1.0 - 0.05 / 3.0, 0.995, 0.9999, 0.99999].map(share_text);
+        assert_eq!(told, ["95", "97.5", "98.3", "99.5", "99.99", "99.999"]);
     }
 }

@@ -72,8 +72,8 @@ impl Upload {
         &LoaderConfig { pin, upload_ahead, .. }: &LoaderConfig,
     ) -> Self {
         let small = values.saturating_mul(size_of::<f32>()) <= BESIDE_STEPS;
-        // Memory that the device copies from by itself is that of the batches' own queue, if they have one.
-        let queue = match upload_ahead > 0 && (pin || !small) {
+        // Memory that the device copies from by itself is that of the batches' own queue.
+        let queue = match pin || (upload_ahead > 0 && !small) {
             true => Queue::Own,
             false => Queue::OfSteps(Stream::from_id(StreamId::current())),
         };

@@ -73,6 +73,7 @@ impl Measured {
     /// What the report says of it.
     pub(crate) fn report(self, run: &Run<'_>, title: &str, windows: &Windows) -> Report {
         let Self { evaluation, masked, embedding } = self;
+        let is_told = evaluation.is_some() || !masked.errors.is_empty();
         let verdict = firebox_eval::verdict(evaluation.as_ref(), masked.reconstruction.as_ref());
         let mut report = Report::new(title, "", verdict);
         report.judge(evaluation, masked.reconstruction);
@@ -88,11 +89,11 @@ impl Measured {
         report.facts = vec![
             Fact::new("training windows", windows.parts.train.len().to_string()),
             Fact::new("augmented versions", effective(&run.config.augment).versions.to_string()),
-            Fact::new(
-                "what was measured of each test window",
-                format!("`{FILE}` beside this page"),
-            ),
         ];
+        if is_told {
+            let file = format!("`{FILE}` beside this page");
+            report.facts.push(Fact::new("what was measured of each test window", file));
+        }
         report
     }
 }

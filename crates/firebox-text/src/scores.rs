@@ -55,14 +55,12 @@ pub struct LabelScores {
 }
 
 impl LabelScores {
-    /// The mean F1 of the labels of a resample, without those that no drawn text has, neither true nor predicted, where the
-    /// texts that were drawn from (`all`) have some: that one was not drawn says nothing of it.
+    /// The mean F1 of the labels of a resample. One that no drawn text has, neither true nor predicted, has that of the texts
+    /// that were drawn from (`all`): that it was not drawn says nothing of it.
     pub fn macro_f1_of_drawn(&self, all: &Self) -> f64 {
         let told = self.labels.iter().zip(&all.labels);
-        let told = told.filter(|(own, all)| own.occurs() || !all.occurs());
-        let (sum, count) =
-            told.fold((0.0, 0_u32), |(sum, count), (own, _)| (sum + own.f1, count + 1));
-        if count > 0 { sum / f64::from(count) } else { 0.0 }
+        let told = told.map(|(own, all)| if own.occurs() { own.f1 } else { all.f1 });
+        told.sum::<f64>() / self.labels.len().max(1) as f64
     }
 }
 
@@ -241,8 +239,15 @@ mod tests {
             label_scores(&truth, &truth, 3, texts.iter().copied()).macro_f1_of_drawn(&all)
         };
         assert!((drawn(&[0, 1, 2]) - 2.0 / 3.0).abs() < 1e-12);
-        assert_eq!(drawn(&[0, 1, 1]), 0.5, "the third counts 0, as in all texts");
-        assert_eq!(drawn(&[1, 1, 1]), 0.0);
+        for texts in [[0, 1, 1], [1, 1, 1]] {
+            assert!((drawn(&texts) - 2.0 / 3.0).abs() < 1e-12, "the third counts 0, as in all");
+        }
+        // One that is never found is none the better for not being drawn.
+        let mut missed = truth;
+        missed[7] = false;
+        let of_all = label_scores(&truth, &missed, 3, 0..3);
+        let drawn_of = label_scores(&truth, &missed, 3, [0, 0, 1].into_iter());
+        assert!((drawn_of.macro_f1_of_drawn(&of_all) - 1.0 / 3.0).abs() < 1e-12);
         // One that is predicted where it does not hold is wrong.
         let mut said = truth;
         said[1] = true;

@@ -143,7 +143,11 @@ fn what_cannot_be_read_now_is_not_called_damaged() {
     fs::rename(&weights, &aside).unwrap();
     fs::create_dir(&weights).unwrap();
     let error = resume(folder.path(), &Warnings::default()).unwrap_err();
-    assert!(error.to_string().contains("cannot read"), "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("cannot be read now") && said.contains("move that folder away"),
+        "{said}"
+    );
     assert!(newest.is_dir() && !newest.with_extension("damaged").exists());
     fs::remove_dir(&weights).unwrap();
     fs::rename(&aside, &weights).unwrap();

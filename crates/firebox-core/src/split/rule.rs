@@ -159,7 +159,9 @@ pub(super) fn way_out(rule: &SplitRule, part: &str, series: usize) -> String {
     };
     let larger = |table: &str| match series {
         2.. if share * (series as f64) < 0.5 => {
-            let one = (100.0 / series as f64).ceil() / 100.0;
+            // As few digits as tell one of them.
+            let scale = 10f64.powf((series as f64).log10().ceil()).max(100.0);
+            let one = (scale / series as f64).ceil() / scale;
             format!(
                 "whole series are drawn, and {share} of {series} rounds to none: set split.{table}.{part} = {one}, which is one of them, or give more series"
             )
@@ -204,6 +206,8 @@ mod tests {
         let expected = "whole series are drawn, and 0.1 of 3 rounds to none: set split.series.validation = 0.34, ";
         assert!(said.starts_with(expected), "{said}");
         assert!(way_out(&rule, "test", 2).contains("set split.series.test = 0.5, "));
+        let small = SplitRule::Series { validation: 0.0001, test: 0.2, seed: 1 };
+        assert!(way_out(&small, "validation", 1000).contains("validation = 0.001, which is one"));
         // Of so many it is not the rounding.
         assert!(way_out(&rule, "test", 3).starts_with("give it a larger share in [split.series]"));
         assert!(way_out(&rule, "validation", 1).starts_with("give it a larger share"));

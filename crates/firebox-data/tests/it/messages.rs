@@ -196,6 +196,10 @@ fn values_of_csv() {
         let said = csv(&text, "columns = { channels = ['x', 'y'] }");
         assert_eq!(said, format!("a.csv, line {count}: 5 fields, but the header names 4 columns"));
     }
+    // Marks of inches in a column that is not used lose no row.
+    let inches = "time,x,note\n2024-01-01,1,5\" pipe\n2024-01-02,2,6\" pipe\n2024-01-03,3,plain\n";
+    let said = csv(inches, "columns = { channels = ['x'] }");
+    assert!(said.contains("CSV"), "{said}");
     // What stands within quotes is told of as little as it is read.
     let within = "time,note,x\n2024-01-02,\"a\nb,7,8\",1\n2024-01-03,c,oops\n";
     let said = csv(within, "columns = { channels = ['x'] }");

@@ -116,14 +116,16 @@ impl SideBySide {
         if !(2..=MOST_RUNS).contains(&runs.len()) {
             return Err(EvalError::Runs { found: runs.len(), most: MOST_RUNS });
         }
-        let names: Vec<String> = runs.iter().map(|run| run.report.run.clone()).collect();
-        for (place, run) in runs.iter_mut().enumerate() {
-            let own = &names[place];
-            let same = names[..place].iter().filter(|name| *name == own).count();
-            if same > 0 {
-                run.report.run = format!("{own} ({})", same + 1);
+        let mut names: Vec<String> = runs.iter().map(|run| run.report.run.clone()).collect();
+        for place in 1..names.len() {
+            let own = names[place].clone();
+            if names[..place].contains(&own) {
+                let numbered = (2..).map(|number| format!("{own} ({number})"));
+                let free = numbered.into_iter().find(|name| !names.contains(name));
+                names[place] = free.unwrap_or(own);
             }
         }
+        runs.iter_mut().zip(names).for_each(|(run, name)| run.report.run = name);
         Ok(Self { runs })
     }
 

@@ -73,46 +73,7 @@ impl Chain for Finetune {
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        let settings = settings(config);
-        let base = pretraining_keys(config, device)?;
-        let begun = match &settings.encoder {
-            None => base.training,
-            Some(encoder) => weights_key(&located(encoder))?,
-        };
-        // Where the weights lie does not matter, what they are does.
-        // Nor does how much of them must match, which only refuses.
-        let least_match = FinetuneConfig::default().least_match;
-        let plain = FinetuneConfig { encoder: None, least_match, ..settings.clone() };
-        let mut training = Key::builder("finetune", 1)
-            .upstream("windows", base.windows)
-            .upstream("encoder", begun);
-        // That of a pre-training here is in its own key.
-        if settings.encoder.is_some() {
-            training = ordered(training, config);
-        }
-        if plain.versions > 0 {
-            training = training.field("augment", json(&amplitudes(&config.augment)));
-            if draws_on_device(config, &device.arithmetic_of(config)?) {
-                training = training.field("drawn", "device");
-            }
-        }
-        // Left out where there is none, so that such runs keep their keys.
-        let scale = crate::stages::training(config).loss_scale;
-        if !matches!(scale, LossScale::Off) {
-            training = training.field("loss_scale", json(&scale));
-        }
-        let training = training
-            .field("model", json(&config.model))
-            .field("finetune", json(&plain))
-            .field("precision", config.run.precision.to_string())
-            .field("seed", config.run.seed.to_le_bytes())
-            .field("arithmetic", device.arithmetic_of(config)?)
-            .finish();
-        let evaluation = Key::builder("finetune evaluation", EVALUATION)
-            .upstream("training", training)
-            .field("evaluate", json(&config.evaluate))
-            .finish();
-        Ok(Keys { training, evaluation, ..base })
+        keys_on(config, device, pretraining_keys(config, device)?)
     }
 
     /// The pre-training where there is one, which takes the most time, and else an arm.
@@ -212,6 +173,50 @@ fn settings(config: &PipelineConfig) -> FinetuneConfig {
     config.finetune.clone().unwrap_or_default()
 }
 
+/// The keys of fine-tuning on those of what comes before it.
+fn keys_on(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+    base: Keys,
+) -> Result<Keys, PipelineError> {
+    let settings = settings(config);
+    let begun = match &settings.encoder {
+        None => base.training,
+        Some(encoder) => weights_key(&located(encoder))?,
+    };
+    // Where the weights lie does not matter, what they are does.
+    let plain = FinetuneConfig { encoder: None, ..settings.clone() };
+    let mut training =
+        Key::builder("finetune", 1).upstream("windows", base.windows).upstream("encoder", begun);
+    // That of a pre-training here is in its own key.
+    if settings.encoder.is_some() {
+        training = ordered(training, config);
+    }
+    if plain.versions > 0 {
+        training = training.field("augment", json(&amplitudes(&config.augment)));
+        if draws_on_device(config, &device.arithmetic_of(config)?) {
+            training = training.field("drawn", "device");
+        }
+    }
+    // Left out where there is none, so that such runs keep their keys.
+    let scale = crate::stages::training(config).loss_scale;
+    if !matches!(scale, LossScale::Off) {
+        training = training.field("loss_scale", json(&scale));
+    }
+    let training = training
+        .field("model", json(&config.model))
+        .field("finetune", json(&plain))
+        .field("precision", config.run.precision.to_string())
+        .field("seed", config.run.seed.to_le_bytes())
+        .field("arithmetic", device.arithmetic_of(config)?)
+        .finish();
+    let evaluation = Key::builder("finetune evaluation", EVALUATION)
+        .upstream("training", training)
+        .field("evaluate", json(&config.evaluate))
+        .finish();
+    Ok(Keys { training, evaluation, ..base })
+}
+
 /// The keys of the pre-training by the same settings.
 fn pretraining_keys(config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
     let series = crate::feed::series_key(config)?;
@@ -280,7 +285,9 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
             Origin::of(&named)?.check_windows(run, &windows)?;
             let (weights, path) = weights_of(&named)?;
             // A run that is still trained has others by now, perhaps.
-            if Finetune.keys(run.config, run.device)?.training != run.keys.training {
+            let arithmetic = run.device.arithmetic_of(run.config)?;
+            let base = Keys::new(run.config, run.keys.series, &arithmetic);
+            if keys_on(run.config, run.device, base)?.training != run.keys.training {
                 return Err(PipelineError::Setting(format!(
                     "the weights of {} were changed while the run was about to read them: what it learnt would not be what it is named after\n  \
                      start it again once their run has ended, or name one of its checkpoints",

@@ -187,9 +187,15 @@ fn differences(scores: &FewLabels) -> Part {
     });
     let columns = ["labels", "fine-tuned against", "points", "so it is"];
     let note = format!(
-        "Differences of test {} in percentage points, on the same resamples of test windows, with {} % intervals, which hold for all shares together.",
+        "Differences of test {} in percentage points, on the same resamples of test windows{}.",
         scores.metric.name(),
-        share_text(scores.lead_confidence)
+        match scores.shares.len() {
+            0 | 1 => String::new(),
+            _ => format!(
+                ", at {} % for each, which holds for all shares together",
+                share_text(scores.lead_confidence)
+            ),
+        }
     );
     let table = table("Differences", note, &columns, rows.collect());
     Part { title: "Differences".to_owned(), tables: vec![table], ..Part::default() }

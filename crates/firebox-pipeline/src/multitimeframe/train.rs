@@ -279,7 +279,7 @@ pub(super) fn check_names(
     // Names depend neither on the number of channels nor on that of classes.
     let named = settings.models.iter().map(|name| {
         Ok::<_, PipelineError>(match name {
-            ModelName::Lstm => layouts(&settings.lstm.settings.init(stream, 1, CLASSES, on)?),
+            ModelName::Lstm => layouts(&settings.lstm.settings.init(stream, 2, CLASSES, on)?),
             ModelName::Transformer => {
                 layouts(&settings.transformer.settings.init(stream, 1, time, CLASSES, on)?)
             }

@@ -23,6 +23,11 @@ pub(super) fn write(
     let test = &windows.parts.test;
     let (answers, errors) = (measured.answers(), measured.errors());
     let chosen = chosen(answers, errors);
+    if chosen.is_empty() {
+        // Of an earlier evaluation.
+        let _ = std::fs::remove_file(folder.join(FILE));
+        return Ok(());
+    }
     let mut said = answers.map_or(vec![], |answers| predicted(answers, &chosen));
     said.extend(restored(errors, &chosen));
     let table = TestTable {

@@ -89,8 +89,10 @@ pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError>
         .field("tokenizer", json(&text.tokenizer));
     if let Some(folder) = &text.encoder.folder {
         tokens = tokens.field("encoder", hash(&folder.join("tokenizer.json"))?);
-        // Blanks before a word were once part of its place.
-        tokens = tokens.field("places", "without blanks");
+        if text.has_evidence() {
+            // Blanks before a word were once part of its place.
+            tokens = tokens.field("places", "without blanks");
+        }
     }
     Ok((texts, tokens.finish()))
 }
@@ -397,6 +399,7 @@ impl Run<'_> {
                         Some(stored) => Ok((stored, true)),
                         None => {
                             let made = make(text, corpus, self.stop)?;
+                            same_data(key, keys(self.config)?.1)?;
                             store(&folder, key, &made)?;
                             Ok::<_, PipelineError>((made, false))
                         }

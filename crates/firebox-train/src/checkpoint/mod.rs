@@ -122,6 +122,18 @@ pub enum CheckpointError {
         #[source]
         source: LoadWeights,
     },
+    /// A checkpoint to go on from that cannot be read now.
+    #[error(
+        "the checkpoint `{}` cannot be read now: {source}; resume the run once it can be, or move that folder away to go on from \
+         the one before it",
+        path.display()
+    )]
+    Unreadable {
+        /// Its folder.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// Checkpoints are there, or were before they were found damaged, and none is whole.
     #[error(
         "none of the {count} checkpoints in `{}` is whole; put files back (what was damaged is in folders whose names end in \
@@ -144,6 +156,14 @@ impl CheckpointError {
             Self::NoManifest(_) | Self::Damaged { .. } => true,
             Self::Read { source, .. } => source.kind() == io::ErrorKind::NotFound,
             _ => false,
+        }
+    }
+
+    /// The same with the checkpoint, and what can be done, where the system could not read a file of it.
+    fn of_checkpoint(self, path: &Path) -> Self {
+        match self {
+            Self::Read { source, .. } => Self::Unreadable { path: path.to_owned(), source },
+            other => other,
         }
     }
 }
@@ -429,7 +449,7 @@ pub(crate) fn newest_whole(
             Err(error) => error,
         };
         if !error.is_damage() {
-            return Err(error);
+            return Err(error.of_checkpoint(path));
         }
         set_aside(path, &error, "the checkpoint before it is used", listener)?;
     }
@@ -494,7 +514,7 @@ pub(crate) fn leave_whole_best(
     while let Some(best) = best_or_newest(folder)? {
         let Err(error) = best.verify() else { break };
         if !error.is_damage() {
-            return Err(error);
+            return Err(error.of_checkpoint(&best.path));
         }
         set_aside(&best.path, &error, "the best of those that are left is used", listener)?;
         any = true;
@@ -512,7 +532,7 @@ pub(crate) fn recover(folder: &Path) -> Result<(), CheckpointError> {
     for entry in entries.flatten() {
         let (path, name) = (entry.path(), entry.file_name());
         let Some(name) = name.to_str().and_then(|name| name.strip_prefix('.')) else { continue };
-        if name.ends_with(".partial") || name.ends_with(".removed") {
+        if name.ends_with(".partial") {
             remove(&path)?;
         } else if let Some(name) = name.strip_suffix(".replaced") {
             // Killed between the two renames of a replacement, the old one is still the newest.
@@ -520,7 +540,19 @@ pub(crate) fn recover(folder: &Path) -> Result<(), CheckpointError> {
             if target.exists() { remove(&path)? } else { rename(&path, &target)? }
         }
     }
+    sweep(folder);
     Ok(())
+}
+
+/// Removes what is left of checkpoints that were given up, as far as that can be done now.
+fn sweep(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(".step-") && name.ends_with(".removed") {
+            let _ = remove(&entry.path());
+        }
+    }
 }
 
 /// Writes a checkpoint of `step` into `folder`; one that is there is replaced. What was written of one that cannot be

@@ -12,7 +12,7 @@ use firebox_core::{Event, Listener, new_thread};
 use serde::{Deserialize, Serialize};
 
 use super::retention::{Entry, Rule};
-use super::{Checkpoint, CheckpointError, Kind, checkpoints, discard, write};
+use super::{Checkpoint, CheckpointError, Kind, checkpoints, discard, sweep, write};
 use crate::config::CheckpointConfig;
 use crate::rollback::RollbackSteps;
 use crate::snapshot::Snapshot;
@@ -104,6 +104,8 @@ impl<'a> Writer<'a> {
             let discarded: Vec<_> = gone.iter().map(|old| discard(old.path())).collect();
             discarded.into_iter().collect::<Result<(), _>>()
         });
+        // What somebody else had open, when it was to be removed.
+        sweep(&self.folder);
         if let Err(error) = tidied
             && !self.told.swap(true, Ordering::Relaxed)
         {
