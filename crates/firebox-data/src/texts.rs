@@ -32,7 +32,6 @@ pub struct TextColumns {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// What is done about rows without a text.
-    #[serde(skip_serializing_if = "EmptyTexts::is_error")]
     pub empty: EmptyTexts,
 }
 

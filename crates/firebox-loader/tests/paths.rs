@@ -602,12 +602,7 @@ fn a_thread_that_dies_outside_of_a_sample_is_an_error_too() {
 #[test]
 fn the_place_is_chosen_by_what_fits_and_says_why() {
     let gigabyte = 1_000_000_000;
-    let gpu = Room {
-        device: Some(gigabyte),
-        shared: false,
-        host: Some(gigabyte),
-        piece: Some(gigabyte / 2),
-    };
+    let gpu = Room { device: Some(gigabyte), host: Some(gigabyte), ..Room::default() };
     let cpu = Room { shared: true, host: Some(gigabyte), ..Room::default() };
     let chosen = |wanted, samples, room| {
         let (place, reason) = place(wanted, &Ragged(samples), room).unwrap();
@@ -640,7 +635,7 @@ fn the_place_is_chosen_by_what_fits_and_says_why() {
     assert!(place(Resident::Device, &Ragged(2_000_000), gpu).is_err());
     assert!(chosen(Resident::Device, 1_500_000, gpu).starts_with("device: asked for"));
     // A set is one tensor, which a device may have too little memory for in one piece.
-    let roomy = Room { device: Some(4 * gigabyte), ..gpu };
+    let roomy = Room { device: Some(4 * gigabyte), piece: Some(gigabyte / 2), ..gpu };
     assert!(chosen(Resident::Auto, 1_600_000, roomy).starts_with("device: auto"));
     assert_eq!(
         chosen(Resident::Auto, 2_000_000, roomy),
