@@ -284,16 +284,6 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
             let named = located(encoder);
             Origin::of(&named)?.check_windows(run, &windows)?;
             let (weights, path) = weights_of(&named)?;
-            // A run that is still trained has others by now, perhaps.
-            let arithmetic = run.device.arithmetic_of(run.config)?;
-            let base = Keys::new(run.config, run.keys.series, &arithmetic);
-            if keys_on(run.config, run.device, base)?.training != run.keys.training {
-                return Err(PipelineError::Setting(format!(
-                    "the weights of {} were changed while the run was about to read them: what it learnt would not be what it is named after\n  \
-                     start it again once their run has ended, or name one of its checkpoints",
-                    path.display()
-                )));
-            }
             let from = format!("weights of {}", path.display());
             let begin = Begin { weights, path, from };
             fitting.warn_of_unmatched::<M>(&begin)?;

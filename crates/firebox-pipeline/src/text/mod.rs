@@ -32,7 +32,7 @@ use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
 use crate::keys::Keys;
 use crate::score::{Judge, Score};
-use crate::stages::{Run, same_data, summary_of, trained_before};
+use crate::stages::{Run, summary_of, trained_before};
 use crate::test_table::FILE;
 use crate::unread::not_evaluated_by;
 use corpus::{Corpus, Tokens};
@@ -230,13 +230,6 @@ impl Run<'_> {
         let trained_before = trained_before(path);
         let (trained, from) = self.stage("train", Some(self.keys.training), remade, || {
             let (model, from) = self.text_model(corpus, tokens)?;
-            if config::table(self.config)?.encoder.folder.is_some() {
-                // What is learnt from weights that were changed meanwhile is not what the run is named after.
-                let learning = corpus::learning_key(self.config, self.keys.windows)?;
-                let arithmetic = self.device.arithmetic_of(self.config)?;
-                let found = Keys::new(self.config, learning, &arithmetic);
-                same_data(self.keys.training, found.training)?;
-            }
             let texts = &tokens.texts;
             let source = Arc::new(TrainingTokens::new(texts, &corpus.parts));
             let loader = self.placed_loader(source, Some(self.keys.windows), self.loader())?;
