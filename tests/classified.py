@@ -150,7 +150,7 @@ def text():
         assert (same == (of["evidence_exact"] == 1)).all()
 
 
-if "results" not in figures:
+if figures.get("results") is None:
     pretrain()
 elif "thresholds" in figures["results"]:
     text()
