@@ -46,6 +46,12 @@ fn tokens_are_those_of_tokenizers() {
             for (index, token) in found.iter().enumerate().filter(|(_, token)| !token.special) {
                 let place = &case["offsets"][index];
                 let place = [0, 1].map(|side| place[side].as_u64().unwrap() as usize);
+                // Some tokenizers count the blank before a word to it; a place here is that of the word.
+                let (word, from) = (&text[place[0]..place[1]], place[0]);
+                let place = match word.find(|letter: char| !letter.is_whitespace()) {
+                    Some(before) => [from + before, from + word.trim_end().len()],
+                    None => place,
+                };
                 if token.place != place {
                     wrong.push(format!("{name} {text:?} {index}: {:?} for {place:?}", token.place));
                 }

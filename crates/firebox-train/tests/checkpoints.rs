@@ -133,15 +133,16 @@ fn a_run_of_which_nothing_is_whole_is_refused() {
     resume(folder.path(), &Warnings::default()).unwrap();
 }
 
+#[cfg(unix)]
 #[test]
 fn what_cannot_be_read_now_is_not_called_damaged() {
     let folder = tempfile::tempdir().unwrap();
     let whole = interrupted(folder.path());
     let newest = step_folder(folder.path(), 9);
-    // A folder in the place of a file is refused by the system, whoever asks; it is no other content.
+    // A link to itself is refused by the system, whoever asks; it is no other content.
     let (weights, aside) = (newest.join("weights.safetensors"), newest.join("weights.aside"));
     fs::rename(&weights, &aside).unwrap();
-    fs::create_dir(&weights).unwrap();
+    std::os::unix::fs::symlink(&weights, &weights).unwrap();
     let error = resume(folder.path(), &Warnings::default()).unwrap_err();
     let said = error.to_string();
     assert!(
@@ -149,7 +150,7 @@ fn what_cannot_be_read_now_is_not_called_damaged() {
         "{said}"
     );
     assert!(newest.is_dir() && !newest.with_extension("damaged").exists());
-    fs::remove_dir(&weights).unwrap();
+    fs::remove_file(&weights).unwrap();
     fs::rename(&aside, &weights).unwrap();
     // Nor is what a later version of this program wrote.
     let manifest = newest.join("manifest.json");
@@ -309,7 +310,10 @@ fn the_first_version_is_read_and_a_later_one_refused() {
     };
     load("\"version\": 1").unwrap();
     let message = load("\"version\": 3").unwrap_err().to_string();
-    assert!(message.contains("it is of version 3, this reads 1 to 2"), "{message}");
+    assert!(
+        message.contains("is of version 3, and this program reads versions 1 to 2"),
+        "{message}"
+    );
 }
 
 /// Epochs that are shorter than the pause between two saves.
