@@ -52,9 +52,10 @@ def lines_of(command):
 
 
 def build(name="firebox-benches"):
+    # A relative path is meant from here, and cargo runs elsewhere.
+    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")).absolute()
     command = ["cargo", "build", "--quiet", "--release", "--workspace", "--bin", name]
-    subprocess.run(command, cwd=HERE.parent, check=True)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
+    subprocess.run(command, cwd=HERE.parent, env=os.environ | {"CARGO_TARGET_DIR": str(target)}, check=True)
     return target / "release" / name
 
 

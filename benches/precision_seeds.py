@@ -28,9 +28,13 @@ def run(program, pipeline, precision, seed, settings, directory):
     for setting in settings:
         command += ["--set", setting]
     begun = time.time()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     seconds = time.time() - begun
-    (found,) = [path.parent for path in folder.glob("*/training.json")]
+    # The folder may have runs of other settings, too: the program says which one is this.
+    reports = [line.removeprefix("report ") for line in said.splitlines() if line.startswith("report ")]
+    if not reports:
+        raise SystemExit(f"the program named no report:\n{said}")
+    found = pathlib.Path(reports[-1]).parent
     loss = json.loads((found / "training.json").read_text())["best"]["loss"]
     return dict(loss=loss, accuracy=accuracy(found), seconds=seconds, run=str(found))
 

@@ -344,9 +344,11 @@ def reached(curve, mark):
 
 
 def build():
+    # A relative path is meant from here, and cargo runs elsewhere.
+    target = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")).absolute()
     command = ["cargo", "build", "--quiet", "--release", "--workspace", "--bin", "firebox"]
-    subprocess.run(command, cwd=HERE.parent, check=True)
-    return Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")) / "release" / "firebox"
+    subprocess.run(command, cwd=HERE.parent, env=os.environ | {"CARGO_TARGET_DIR": str(target)}, check=True)
+    return target / "release" / "firebox"
 
 
 def compare(arguments, folder):

@@ -11,6 +11,7 @@ in memory batch by batch.
 
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -33,8 +34,7 @@ def case(name, run, prepare=lambda: None):
         start = time.perf_counter()
         rows, size, check = run(given)
         seconds.append(time.perf_counter() - start)
-    seconds.sort()
-    print(json.dumps({"case": name, "seconds": seconds[RUNS // 2], "best": seconds[0],
+    print(json.dumps({"case": name, "seconds": statistics.median(seconds), "best": min(seconds),
                       "rows": rows, "bytes": size, "check": float(check)}), flush=True)
 
 

@@ -28,7 +28,7 @@ pub(crate) fn run(folder: &Path) -> anyhow::Result<()> {
     let normaliser = Normaliser::fit(Normalisation::WindowRelative, &parts.train)?;
     windowing(&set, &parts.train, &normaliser)?;
     augmentation(&parts.train, &normaliser)?;
-    cache(&parts.train, &normaliser)
+    cache(&parts.train, &normaliser, folder)
 }
 
 /// A stage by itself, on what `gather make` has left: `read` from the cache, or `augment` in memory.
@@ -180,22 +180,23 @@ fn augmentation(train: &TrainWindows, normaliser: &Normaliser) -> anyhow::Result
     Ok(())
 }
 
-fn cache(train: &TrainWindows, normaliser: &Normaliser) -> anyhow::Result<()> {
+/// The cache of augmented windows, on the disk of `folder`, where the peer has its own.
+fn cache(train: &TrainWindows, normaliser: &Normaliser, folder: &Path) -> anyhow::Result<()> {
     for (storage, name) in [(Storage::F32, "f32"), (Storage::F16, "f16"), (Storage::Bf16, "bf16")] {
         let augmentation = augmentations(storage);
         let key = augmented_key(Key::builder("benches", 1).finish(), &augmentation, SEED);
         let make =
             |store: &Store| store.augmented(key, train, normaliser, &augmentation, SEED, &Silent);
         let fresh = || {
-            let folder = tempfile::tempdir()?;
-            Ok((Store::open(folder.path())?, folder))
+            let place = tempfile::tempdir_in(folder)?;
+            Ok((Store::open(place.path())?, place))
         };
-        case(&format!("cache/make-{name}"), fresh, |(store, _folder)| {
-            let shards = make(&store)?;
+        case(&format!("cache/make-{name}"), fresh, |(store, _)| {
+            let shards = make(store)?;
             ensure!(!shards.reused() && shards.len() == train.len() * (VERSIONS + 1));
             work(&shards, storage, shards.len() as f64)
         })?;
-        let (store, _folder) = fresh()?;
+        let (store, _place) = fresh()?;
         let shards = make(&store)?;
         case(
             &format!("cache/open-{name}"),

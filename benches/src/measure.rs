@@ -19,11 +19,12 @@ pub(crate) struct Work {
     pub(crate) check: f64,
 }
 
-/// Runs `case` and prints its median time. `prepare` makes what it needs, and is not timed.
+/// Runs `case` and prints its median time. `prepare` makes what it needs, which lasts until the time is taken:
+/// neither its begin nor its end is timed.
 pub(crate) fn case<T>(
     name: &str,
     mut prepare: impl FnMut() -> anyhow::Result<T>,
-    mut run: impl FnMut(T) -> anyhow::Result<Work>,
+    mut run: impl FnMut(&T) -> anyhow::Result<Work>,
 ) -> anyhow::Result<()> {
     let runs = std::env::var("RUNS").map_or(Ok(RUNS), |runs| runs.parse())?;
     ensure!(runs > 0, "RUNS is at least 1");
@@ -32,11 +33,11 @@ pub(crate) fn case<T>(
     for _ in 0..runs {
         let input = prepare()?;
         let start = Instant::now();
-        work = Some(run(input)?);
+        work = Some(run(&input)?);
         seconds.push(start.elapsed().as_secs_f64());
     }
     seconds.sort_unstable_by(f64::total_cmp);
-    let (median, best) = (seconds[runs / 2], seconds[0]);
+    let (median, best) = ((seconds[(runs - 1) / 2] + seconds[runs / 2]) / 2.0, seconds[0]);
     if let Some(work) = work {
         print(name, [median, best], work);
     }

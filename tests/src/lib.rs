@@ -1,5 +1,8 @@
 //! What the whole-program tests share: where things are, and how the program is started.
 
+// The launcher starts cargo in the same way, and no crate may depend on it.
+#[path = "../../xtask/src/environment.rs"]
+mod environment;
 mod peers;
 
 use std::collections::BTreeMap;
@@ -54,20 +57,20 @@ pub fn program() -> &'static Path {
 
 /// Cargo as a user starts it: what the cargo that runs this test has set would build things anew.
 pub fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let own = |name: &str| name.starts_with("CARGO") || name == "LD_LIBRARY_PATH";
-    for (name, _) in std::env::vars_os() {
-        let shown = name.to_string_lossy();
-        if own(&shown) && !["CARGO_HOME", "CARGO_TARGET_DIR"].contains(&shown.as_ref()) {
-            command.env_remove(&name);
-        }
-    }
-    command
+    environment::cargo(&target())
 }
 
-/// Cargo's target folder.
+/// Cargo's target folder, absolute.
 pub fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+    let set = std::env::var_os("CARGO_TARGET_DIR");
+    let target = set.map_or_else(|| root().join("target"), PathBuf::from);
+    if target.is_absolute() {
+        return target;
+    }
+    // It is below the folder in which cargo was started, which no test is told: this program is in its release/deps.
+    let program = std::env::current_exe().ok();
+    let found = program.as_deref().and_then(|program| program.ancestors().nth(3));
+    found.map_or_else(|| root().join(&target), Path::to_path_buf)
 }
 
 /// Runs the program in `folder` with nothing of this process's environment that it would read.

@@ -251,6 +251,15 @@ fn weights_come_from_a_run_or_a_file_and_wrong_ones_are_refused() {
     assert!(text.contains("not used: `decoder.hidden.bias`"), "{text}");
     // Nothing is said of the encoder.
     assert!(!text.contains("the encoder of") && !text.contains("not checked"), "{text}");
+    // By the same weights it is the same run, which can be gone on with.
+    let again = run(folder, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(again.contains("nothing to do"), "{again}");
+    let [tuned] = &runs(folder).into_iter().filter(|run| run != pretrained).collect::<Vec<_>>()[..]
+    else {
+        panic!("one run: {:?}", runs(folder))
+    };
+    let output = firebox(folder, &["run", "--resume", tuned.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
 
     let wider = with(&["--set", "model.bilstm-mae.hidden=7"]);
     let message = refused(folder, &wider.iter().map(String::as_str).collect::<Vec<_>>());

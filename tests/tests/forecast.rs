@@ -407,7 +407,8 @@ objectives = ["validation-r2", "validation-loss"]
         assert!(own[0] < 1.0 && (ratio(*own) / ratio(values[0]) - 1.0).abs() < 1e-5, "{values:?}");
     }
     let best = values.iter().map(|own| own[0]).fold(f64::NEG_INFINITY, f64::max);
-    assert!(said.contains(&format!("with a validation R2 of {best:.6}")), "{said}");
+    let told = format!("with a validation R2 of {best:.5}").replace('-', "\u{2212}");
+    assert!(said.contains(&told), "{said}");
 }
 
 #[test]

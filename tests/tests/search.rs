@@ -85,7 +85,7 @@ fn a_search_leaves_a_study_the_best_pipeline_and_its_report() {
     let all = values(folder);
     assert!(all.len() == 4 && all.iter().all(|value| value.is_finite()), "{all:?}");
     let best = all.iter().copied().fold(f64::INFINITY, f64::min);
-    assert!(said(&output).contains(&format!("validation loss of {best:.6}")), "{}", said(&output));
+    assert!(said(&output).contains(&format!("validation loss of {best:.5}")), "{}", said(&output));
     let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
     assert!(summary.contains("- complete: 4") && summary.contains("(fANOVA)"), "{summary}");
     let page = std::fs::read_to_string(folder.join("runs/p.search/report.html")).unwrap();
@@ -642,7 +642,7 @@ fn a_trial_that_is_no_pipeline_is_told_and_passed_over() {
     assert_eq!(found.len(), 5, "four trials, the stranger's is no ending, and one more");
     let after = std::fs::read_to_string(folder.join("runs/p.search/best.toml")).unwrap();
     let least = found.iter().copied().fold(f64::INFINITY, f64::min);
-    assert!(said(&output).contains(&format!("validation loss of {least:.6}")), "{}", said(&output));
+    assert!(said(&output).contains(&format!("validation loss of {least:.5}")), "{}", said(&output));
     if found[4] > least {
         assert_eq!(after, best);
     }
@@ -866,7 +866,7 @@ objective = "validation-accuracy"
     assert!(all.len() == 4 && all.iter().all(|value| (0.0..=1.0).contains(value)), "{all:?}");
     let best = all.iter().copied().fold(0.0, f64::max);
     assert!(best > all.iter().copied().fold(1.0, f64::min), "the trials score alike: {all:?}");
-    let expected = format!("with a validation accuracy of {best:.6}");
+    let expected = format!("with a validation accuracy of {best:.5}");
     assert!(said(&output).contains(&expected), "{}", said(&output));
     // One report an epoch, and the value is that of the epoch with the least validation loss.
     let ended = entries(folder, 6).into_iter().filter(|entry| entry["state"] == 1);
@@ -899,7 +899,7 @@ objective = "validation-accuracy"
     assert!(best_file.contains(&format!("validation accuracy {best}")), "{best_file}");
     let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
     let first = summary.lines().find(|line| line.contains("| complete |")).unwrap();
-    assert!(first.contains(&format!("{best:.6}")), "the best stands first: {summary}");
+    assert!(first.contains(&format!("{best:.5}")), "the best stands first: {summary}");
     // Asked for again there is nothing to train, and the same values.
     assert_done(&firebox(folder, &["search", "p.toml", "--set", "train.epochs=3"]));
     assert_eq!(values(folder), all);

@@ -10,7 +10,7 @@
 # is found, PyTorch is timed beside. WORK is where runs and the cache go (work/ beside this file).
 # A pipeline is a file of pipelines/ by its name, or any file. FLAGS go to `firebox bench suite`,
 # `firebox run` or, for a file with a table [search], `firebox search`, such as --workers N;
-# `./run.sh pipeline --resume RUN` goes on with a run.
+# `./run.sh pipeline --resume RUN` goes on with a run, `--join STUDY` takes part in a search.
 set -eu
 
 BUNDLE=$(cd "$(dirname "$0")" && pwd)
@@ -56,14 +56,23 @@ pipeline() {
     mkdir -p "$results" "$work"
     verb=run
     case $1 in
-    -*) ;;
+    -*)
+        for flag; do
+            case $flag in --join | --join=*) verb=search ;; esac
+        done
+        ;;
     *)
         file=$1
         shift
         [ -f "$file" ] || file="$BUNDLE/pipelines/${file%.toml}.toml"
         file=$(cd "$(dirname "$file")" && pwd)/$(basename "$file")
         set -- "$file" "$@"
-        ! grep -q '^[[:space:]]*\[search' "$file" 2>/dev/null || verb=search
+        # The table may be written as [search] or [ search.space ], or before the first one as search = {...} or
+        # search.trials = ...
+        table="^[[:space:]]*\\[+[[:space:]]*[\"']?search[\"']?[[:space:]]*[].]"
+        key="^[[:space:]]*[\"']?search[\"']?[[:space:]]*[.=]"
+        ! grep -Eq "$table" "$file" 2>/dev/null || verb=search
+        ! sed '/^[[:space:]]*\[/q' "$file" 2>/dev/null | grep -Eq "$key" || verb=search
         ;;
     esac
     cd "$work"

@@ -5,6 +5,7 @@
 
 mod bundle;
 mod check;
+mod environment;
 mod test;
 
 use std::path::{Path, PathBuf};
@@ -25,8 +26,13 @@ Usage: cargo xtask COMMAND
 `--backend` is one of cpu (default), vulkan, metal, wgpu, cuda, rocm: a feature of the firebox
 binary. All other flags of `pipeline` go to `firebox run`: --set KEY=VALUE, --resume RUN,
 --device NAME, --log json, --profile warmup=5,active=10. See `cargo xtask pipeline pretrain --help`.
-A file with a table [search] is searched: its flags go to `firebox search`, such as --workers N.
+A file with a table [search] is searched: its flags go to `firebox search`, such as --workers N, and
+without a file --join STUDY takes part in a search that was begun.
 ";
+
+/// Flags of `firebox run` and `firebox search` that the next argument may be the value of.
+const VALUED: [&str; 8] =
+    ["--set", "--resume", "--device", "--log", "--profile", "--workers", "--join", "--study"];
 
 const BACKENDS: [&str; 6] = ["cpu", "vulkan", "metal", "wgpu", "cuda", "rocm"];
 
@@ -71,8 +77,7 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
         } else if argument.starts_with('-') || file.is_some() {
             flags.push(argument.clone());
             // The values of flags are not pipeline names.
-            let valued = ["--set", "--resume", "--device", "--log", "--profile", "--workers"];
-            if valued.contains(&argument.as_str()) {
+            if VALUED.contains(&argument.as_str()) {
                 flags.extend(rest.next().cloned());
             }
         } else {
@@ -85,17 +90,39 @@ fn pipeline(arguments: &[String]) -> Result<u8, String> {
     }
     let mut command = Command::new(program());
     let file = file.map(|name| pipeline_file(&name)).transpose()?;
-    command.arg(if file.as_deref().is_some_and(is_search) { "search" } else { "run" });
+    command.arg(verb(file.as_deref(), &flags));
     // `firebox run --resume RUN` finds the file in the run; without both it says what it needs.
     command.args(file);
-    run(command.args(flags))
+    hand_over(command.args(flags))
 }
 
-/// Whether a pipeline file has a table `[search]`, and so is searched and not run. What is wrong with
-/// the file is said by the program.
-fn is_search(file: &Path) -> bool {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.lines().any(|line| line.trim_start().starts_with("[search"))
+/// The command of the program that a file and flags are for: `search` where the file has a table `[search]`, or a
+/// search of others is joined. What is wrong with the file is said by the program.
+fn verb(file: Option<&Path>, flags: &[String]) -> &'static str {
+    let text = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+    let joins = flags.iter().any(|flag| flag == "--join" || flag.starts_with("--join="));
+    if joins || has_search(&text) { "search" } else { "run" }
+}
+
+/// Whether a pipeline has a table `search`, however TOML writes it: `[search]`, `[ search.space ]`, or above all tables
+/// `search = {…}` and `search.trials = …`.
+fn has_search(text: &str) -> bool {
+    let mut is_above_tables = true;
+    text.lines().map(str::trim_start).any(|line| {
+        let key = line.trim_start_matches('[');
+        let is_header = key.len() < line.len();
+        is_above_tables &= !is_header;
+        let ends = if is_header { [']', '.'] } else { ['=', '.'] };
+        let rest = after_search(key).filter(|_| is_header || is_above_tables);
+        rest.is_some_and(|rest| rest.starts_with(ends))
+    })
+}
+
+/// What follows the key `search`, where a text begins with it.
+fn after_search(text: &str) -> Option<&str> {
+    let text = text.trim_start();
+    let mut keys = ["search", "\"search\"", "'search'"].into_iter();
+    keys.find_map(|key| text.strip_prefix(key)).map(str::trim_start)
 }
 
 /// The path of `NAME-or-FILE`: a name without a slash or an extension is one of `pipelines/`.
@@ -130,9 +157,12 @@ fn program() -> PathBuf {
     target().join("release").join("firebox")
 }
 
-/// Cargo's target folder.
+/// Cargo's target folder, absolute: one that is named by a relative path is below the folder in which cargo was
+/// started, and not all that this starts runs there.
 fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+    let set = std::env::var_os("CARGO_TARGET_DIR");
+    let target = set.map_or_else(|| root().join("target"), PathBuf::from);
+    std::path::absolute(&target).unwrap_or(target)
 }
 
 /// Builds the binary for a backend and examines the devices with it.
@@ -147,7 +177,7 @@ fn doctor(arguments: &[String]) -> Result<u8, String> {
         }
     }
     match build_for(&backend)? {
-        0 => run(Command::new(program()).arg("doctor").args(flags)),
+        0 => hand_over(Command::new(program()).arg("doctor").args(flags)),
         code => Ok(code),
     }
 }
@@ -168,7 +198,7 @@ fn build_for(backend: &str) -> Result<u8, String> {
     }
     if !first_build_is_done() {
         eprintln!(
-            "Building Firebox. The first build takes 15 to 30 minutes on 2 cores; later ones seconds."
+            "Building Firebox. The first build takes 15 to 35 minutes on 2 cores; later ones seconds."
         );
     }
     build("firebox", &["--quiet", "--features", &format!("firebox/{backend}")])
@@ -180,7 +210,10 @@ fn bench(arguments: &[String]) -> Result<u8, String> {
         arguments.split_first().map(|(first, rest)| (first.as_str(), rest))
     {
         return match build("firebox-benches", &["--quiet"])? {
-            0 => run(Command::new(target().join("release").join("firebox-benches")).args(rest)),
+            0 => {
+                let program = target().join("release").join("firebox-benches");
+                hand_over(Command::new(program).args(rest))
+            }
             code => Ok(code),
         };
     }
@@ -198,7 +231,7 @@ fn bench(arguments: &[String]) -> Result<u8, String> {
     if !named && script.is_file() {
         command.arg("--torch-steps").arg(script);
     }
-    run(&mut command)
+    hand_over(&mut command)
 }
 
 /// Builds a binary. Selecting the whole workspace gives its dependencies the features that the tests
@@ -217,25 +250,83 @@ fn root() -> PathBuf {
     manifest.parent().unwrap_or(&manifest).to_path_buf()
 }
 
-/// The cargo that runs this, as a user starts it. What it has set for this program (the name of its
-/// package, its folder) would make build scripts that look at it, and all that depends on them,
-/// run anew.
+/// The cargo that runs this, as a user starts it.
 fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let own = |name: &str| name.starts_with("CARGO") || name == "LD_LIBRARY_PATH";
-    for (name, _) in std::env::vars_os() {
-        let shown = name.to_string_lossy();
-        if own(&shown) && !["CARGO_HOME", "CARGO_TARGET_DIR"].contains(&shown.as_ref()) {
-            command.env_remove(&name);
-        }
-    }
-    command
+    environment::cargo(&target())
 }
 
 /// Runs a command to its end and returns its exit code; a signal counts as 1.
 fn run(command: &mut Command) -> Result<u8, String> {
-    let status = command
-        .status()
-        .map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))?;
+    let status = command.status().map_err(|error| unstarted(command, &error))?;
     Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)))
+}
+
+/// Runs the last program of a command in the place of this one: Ctrl-C and other signals are for that one to hear.
+#[cfg(unix)]
+fn hand_over(command: &mut Command) -> Result<u8, String> {
+    use std::os::unix::process::CommandExt as _;
+    // It returns only where nothing was started.
+    let error = command.exec();
+    Err(unstarted(command, &error))
+}
+
+/// Runs the last program of a command beside this one, which waits for it.
+#[cfg(not(unix))]
+fn hand_over(command: &mut Command) -> Result<u8, String> {
+    run(command)
+}
+
+fn unstarted(command: &Command, error: &std::io::Error) -> String {
+    format!("cannot start {}: {error}", command.get_program().display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_is_recognised_however_its_table_is_written() {
+        for text in [
+            "[search]",
+            "a = 1\n\n  [ search ] # of both",
+            "[data]\npath = \"a\"\n[search.space]",
+            "[\"search\".space]",
+            "search = { trials = 5 }",
+            "a = 1\nsearch.trials = 5",
+        ] {
+            assert!(has_search(text), "{text}");
+        }
+        for text in [
+            "",
+            "# [search]",
+            "[data]\npath = \"search.csv\"",
+            "[searching]",
+            "[data.search]",
+            "[data]\nsearch = 1",
+            "search-text = 1",
+        ] {
+            assert!(!has_search(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_search_of_others_is_joined_without_a_file() {
+        let verb_of = |flags: &[&str]| {
+            verb(None, &flags.iter().map(|flag| (*flag).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(verb_of(&["--join", "runs/search.search"]), "search");
+        assert_eq!(verb_of(&["--study", "own", "--join=redis://host"]), "search");
+        assert_eq!(verb_of(&["--resume", "runs/pretrain"]), "run");
+    }
+
+    #[test]
+    fn the_pipelines_that_are_searched_are_told_from_those_that_are_run() {
+        let verb_of = |name| verb(Some(pipeline_file(name).unwrap().as_path()), &[]);
+        assert_eq!(["search", "search-text", "pretrain"].map(verb_of), ["search", "search", "run"]);
+    }
+
+    #[test]
+    fn programs_are_at_absolute_paths() {
+        assert!(target().is_absolute() && program().starts_with(target()));
+    }
 }

@@ -270,12 +270,15 @@ mod fault {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    /// Maps watched at a time. A signal handler can take no lock, so their number is fixed.
-    const REGIONS: usize = 8192;
+    /// Maps watched at a time: about as many as Linux lets a process have. A signal handler can take no lock, so their
+    /// number is fixed.
+    const REGIONS: usize = 1 << 16;
 
     static WATCHED: [Region; REGIONS] = [const { Region::free() }; REGIONS];
     /// Regions that were ever in use.
     static USED: AtomicUsize = AtomicUsize::new(0);
+    /// Where the next free region is looked for first: behind the one that was taken last.
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
     /// What handled SIGBUS before; none if the handler could not be installed.
     static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
@@ -313,13 +316,16 @@ mod fault {
     pub(super) fn watch(map: &[u8]) -> Option<&'static Region> {
         BEFORE.get_or_init(install).as_ref()?;
         let range = map.as_ptr_range();
-        for (index, region) in WATCHED.iter().enumerate() {
+        let first = NEXT.load(Ordering::Relaxed) % REGIONS;
+        for index in (first..REGIONS).chain(0..first) {
+            let region = &WATCHED[index];
             let taken = region.start.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {
                 region.hit.store(false, Ordering::Release);
                 region.end.store(range.end as usize, Ordering::Release);
                 region.start.store(range.start as usize, Ordering::Release);
                 USED.fetch_max(index + 1, Ordering::AcqRel);
+                NEXT.store(index + 1, Ordering::Relaxed);
                 return Some(region);
             }
         }
@@ -360,8 +366,9 @@ mod fault {
                 let length = end - first;
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
                 let to = first as *mut c_void;
+                // Before the zeros are there: another thread may read them and ask at once.
+                region.hit.store(true, Ordering::SeqCst);
                 if libc::mmap(to, length, libc::PROT_READ, flags, -1, 0) != libc::MAP_FAILED {
-                    region.hit.store(true, Ordering::Release);
                     return;
                 }
             }

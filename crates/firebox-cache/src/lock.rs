@@ -18,15 +18,32 @@ use crate::error::CacheError;
 #[derive(Debug)]
 pub(crate) struct Lock {
     /// Closing the file releases the lock.
-    _held: Option<File>,
+    held: Option<File>,
+}
+
+impl Lock {
+    /// Whether something is locked by it.
+    pub(crate) fn is_real(&self) -> bool {
+        self.held.is_some()
+    }
+}
+
+/// Whether an error says that nothing can be locked there: the file system cannot, or the service that it asks is missing,
+/// as on many mounts of NFS.
+fn is_unlockable(error: &std::io::Error) -> bool {
+    #[cfg(unix)]
+    if error.raw_os_error() == Some(libc::ENOLCK) {
+        return true;
+    }
+    error.kind() == ErrorKind::Unsupported
 }
 
 /// Waits for a shared lock.
 pub(crate) fn shared(path: &Path) -> Result<Lock, CacheError> {
-    let Some(file) = open(path)? else { return Ok(Lock { _held: None }) };
+    let Some(file) = open(path)? else { return Ok(Lock { held: None }) };
     match file.lock_shared() {
-        Ok(()) => Ok(Lock { _held: Some(file) }),
-        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Lock { _held: None }),
+        Ok(()) => Ok(Lock { held: Some(file) }),
+        Err(error) if is_unlockable(&error) => Ok(Lock { held: None }),
         Err(error) => Err(CacheError::io("lock", path)(error)),
     }
 }
@@ -59,14 +76,14 @@ pub(crate) fn exclusive(
     stop: &AtomicBool,
     waiting: impl FnOnce(),
 ) -> Result<Lock, CacheError> {
-    let Some(file) = open(path)? else { return Ok(Lock { _held: None }) };
+    let Some(file) = open(path)? else { return Ok(Lock { held: None }) };
     let mut waiting = Some(waiting);
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(Lock { _held: Some(file) }),
+            Ok(()) => return Ok(Lock { held: Some(file) }),
             Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
-                return Ok(Lock { _held: None });
+            Err(TryLockError::Error(error)) if is_unlockable(&error) => {
+                return Ok(Lock { held: None });
             }
             Err(TryLockError::Error(error)) => return Err(CacheError::io("lock", path)(error)),
         }
@@ -82,9 +99,9 @@ pub(crate) fn exclusive(
 pub(crate) fn try_exclusive(path: &Path) -> Result<Option<Lock>, CacheError> {
     let Some(file) = open(path)? else { return Ok(None) };
     match file.try_lock() {
-        Ok(()) => Ok(Some(Lock { _held: Some(file) })),
+        Ok(()) => Ok(Some(Lock { held: Some(file) })),
         Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(None),
+        Err(TryLockError::Error(error)) if is_unlockable(&error) => Ok(None),
         Err(TryLockError::Error(error)) => Err(CacheError::io("lock", path)(error)),
     }
 }
@@ -143,7 +160,7 @@ mod tests {
         drop(b);
         let mut waited = false;
         let lock = exclusive(&path, &AtomicBool::new(false), || waited = true).unwrap();
-        assert!(!waited && is_held(&path) && lock._held.is_some());
+        assert!(!waited && is_held(&path) && lock.held.is_some());
         std::thread::scope(|scope| {
             let (sender, receiver) = std::sync::mpsc::channel();
             let path = &path;
@@ -154,6 +171,14 @@ mod tests {
             drop(lock);
             other.join().unwrap().unwrap();
         });
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_service_of_locks_that_is_missing_is_as_none() {
+        assert!(is_unlockable(&std::io::Error::from_raw_os_error(libc::ENOLCK)));
+        assert!(is_unlockable(&ErrorKind::Unsupported.into()));
+        assert!(!is_unlockable(&ErrorKind::PermissionDenied.into()));
     }
 
     #[test]

@@ -134,13 +134,13 @@ impl Store {
         let bucket = self.bucket(AUGMENTED);
         fs::create_dir_all(&bucket).map_err(CacheError::io("create", &bucket))?;
         let make = lock::path(&self.root, AUGMENTED, &key.to_string(), "make");
-        let _making = lock::exclusive(&make, &self.stop, || {
+        let making = lock::exclusive(&make, &self.stop, || {
             warn(
                 listener,
                 format!("waiting for another run that is making {}", entry.path.display()),
             );
         })?;
-        let (manifest, shards, made) = apart(|| entry.made(&plan, listener))?;
+        let (manifest, shards, made) = apart(|| entry.made(&plan, &making, listener))?;
         let shards = Shards::new(entry.path, manifest, shards, used);
         Ok(if made { shards.made() } else { shards })
     }
@@ -278,8 +278,13 @@ impl Entry<'_> {
     fn made(
         &self,
         plan: &Plan<'_>,
+        making: &Lock,
         listener: &dyn Listener,
     ) -> Result<(Manifest, Vec<Shard>, bool), CacheError> {
+        // Where nothing can be locked, another maker may be alive.
+        if making.is_real() {
+            self.remove_leftovers(&self.store.bucket(AUGMENTED))?;
+        }
         // It may have been made in the meantime.
         let made = match self.state(plan)? {
             State::Whole(manifest, shards) => return Ok((*manifest, shards, false)),
@@ -314,7 +319,6 @@ impl Entry<'_> {
         listener: &dyn Listener,
     ) -> Result<(Manifest, Vec<Shard>), CacheError> {
         let bucket = self.store.bucket(AUGMENTED);
-        self.remove_leftovers(&bucket)?;
         self.remove_orphans(&bucket);
         plan.check_room(&self.path, room::free(&bucket))?;
         let name = self.key.to_string();
@@ -346,7 +350,8 @@ impl Entry<'_> {
             let old = temporary(&bucket, &name);
             fs::rename(&self.path, &old).map_err(CacheError::io("move away", &self.path))?;
             unfinished.rename(&self.path)?;
-            files::remove(&old).map_err(CacheError::io("remove", &old))?;
+            // What cannot be removed now, as where somebody still reads it over NFS, is left over, and the new one is there.
+            let _ = files::remove(&old);
         } else {
             unfinished.rename(&self.path)?;
         }
@@ -367,7 +372,6 @@ impl Entry<'_> {
             return Ok(None);
         };
         let bucket = self.store.bucket(AUGMENTED);
-        self.remove_leftovers(&bucket)?;
         let unfinished = Unfinished::folder(temporary(&bucket, &self.key.to_string()))?;
         let made = plan.write(unfinished.path(), indices, listener, shard_name)?;
         if indices.iter().zip(&made).any(|(index, made)| manifest.files[*index] != *made) {
@@ -400,13 +404,13 @@ impl Entry<'_> {
 
     /// Removes what earlier makers of this entry left when they died. The caller holds the lock
     /// that every living maker of it holds.
+    /// What cannot be removed costs room and nothing else.
     fn remove_leftovers(&self, bucket: &Path) -> Result<(), CacheError> {
         let prefix = format!("{}.tmp-", self.key);
         for file in fs::read_dir(bucket).map_err(CacheError::io("list", bucket))? {
             let file = file.map_err(CacheError::io("list", bucket))?;
             if file.file_name().to_string_lossy().starts_with(&prefix) {
-                let path = file.path();
-                files::remove(&path).map_err(CacheError::io("remove", &path))?;
+                let _ = files::remove(&file.path());
             }
         }
         Ok(())

@@ -174,6 +174,16 @@ pub fn number_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, 
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
+/// The same for several numbers.
+///
+/// # Errors
+///
+/// What is neither a number nor `null` in one of the places.
+pub fn numbers_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+    let all: Vec<Option<f64>> = Deserialize::deserialize(deserializer)?;
+    Ok(all.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())
+}
+
 /// Receives events, from any thread, in the order in which each thread sends them.
 pub trait Listener: Send + Sync {
     /// Takes an event. It must not block: training waits for it.

@@ -140,11 +140,41 @@ impl Moments {
         self.squares += off * (value - self.mean);
     }
 
-    /// Centre and scale; the scale of what is constant is 1.
-    fn affine(&self) -> Affine {
-        let scale = (self.squares / self.count.max(1.0)).sqrt();
-        let varies = scale > self.mean.abs() * 1e-12;
+    fn deviation(&self) -> f64 {
+        (self.squares / self.count.max(1.0)).sqrt()
+    }
+
+    /// Centre and scale; the scale of what is constant, but for so much, is 1.
+    fn affine(&self, rounding: f64) -> Affine {
+        let scale = self.deviation();
+        let varies = scale > rounding && scale > self.mean.abs() * 1e-12;
         Affine { center: self.mean, scale: if varies { scale } else { 1.0 } }
+    }
+}
+
+/// What is known of the levels that changes are between.
+#[derive(Clone, Copy, Default)]
+struct Levels {
+    largest: f64,
+    /// Whether some are no numbers of f32, and whether some are not whole.
+    is_wide: bool,
+    has_parts: bool,
+}
+
+impl Levels {
+    fn add(&mut self, level: f64) {
+        self.largest = self.largest.max(level.abs());
+        self.is_wide |= f64::from(level as f32) != level;
+        self.has_parts |= level.fract() != 0.0;
+    }
+
+    /// What rounding leaves of changes of this mean and deviation that are all the same, as in
+    /// [`is_rounding`](crate::normalise::is_rounding).
+    fn rounding(&self, mean: f64, deviation: f64) -> f64 {
+        match !self.is_wide && self.has_parts && deviation < mean.abs() {
+            true => f64::from(f32::EPSILON) * self.largest,
+            false => 2.0 * f64::EPSILON * self.largest,
+        }
     }
 }
 
@@ -186,17 +216,33 @@ impl ForecastScaler {
             Predicted::Value | Predicted::Change => vec![1.0; rule.targets.len()],
         };
         let mut row = vec![0.0; rule.outputs()];
+        let mut levels = vec![Levels::default(); rule.targets.len()];
         for window in train.windows() {
             framed(&rule, &spreads, set, &window, &mut row);
             let measured = outputs.iter_mut().zip(&row).filter(|(_, value)| !value.is_nan());
             measured.for_each(|(moments, value)| moments.add(*value));
             let last = window.steps().end - 1;
+            for (levels, channel) in levels.iter_mut().zip(&rule.targets) {
+                levels.add(value(set, window.series, last, *channel));
+            }
             for (moments, channel) in statics.iter_mut().zip(&rule.statics) {
                 moments.add(value(set, window.series, last, *channel));
             }
         }
-        let fitted = |moments: Vec<Moments>| moments.iter().map(Moments::affine).collect();
-        Self { outputs: fitted(outputs), statics: fitted(statics), rule, spreads }
+        // Changes are off by as much as their levels were rounded: those of a meter that counts evenly have no other scale.
+        let rounding = |output: usize, mean: f64, deviation: f64| match rule.predicted {
+            Predicted::Change => levels[output % rule.targets.len()].rounding(mean, deviation),
+            Predicted::Value | Predicted::RelativeChange => 0.0,
+        };
+        let of_output = |(output, moments): (usize, &Moments)| {
+            moments.affine(rounding(output, moments.mean, moments.deviation()))
+        };
+        Self {
+            outputs: outputs.iter().enumerate().map(of_output).collect(),
+            statics: statics.iter().map(|moments| moments.affine(0.0)).collect(),
+            rule,
+            spreads,
+        }
     }
 
     /// Whether it is of a set with so many channels: its parts may come from a file.
@@ -442,6 +488,34 @@ mod tests {
         let changes = ForecastScaler::fit(rule(Predicted::Change), &set, &parts.train);
         changes.targets(&set, &parts.test.windows().at(0), &mut row);
         assert_eq!([row[1], row[3]], [0.0, 0.0]);
+    }
+
+    #[test]
+    fn changes_that_differ_by_the_rounding_of_their_levels_have_no_scale() {
+        // A meter that counts evenly, and then faster, in f64 and as it is stored in f32.
+        let level =
+            |step: u32| 90_000.0 + 0.1 * f64::from(step) + if step == 900 { 0.1 } else { 0.0 };
+        let stored: [fn(f64) -> f64; 2] = [|level| level, |level| f64::from(level as f32)];
+        for (stored, within) in stored.into_iter().zip([1e-6, 0.02]) {
+            let values = (0..1000).map(level).map(stored).collect();
+            let series = Series::regular("a", 0, HOUR, values, 1);
+            let channels = vec![Channel::new("x", Role::Other)];
+            let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+            let windows = WindowRule { length: 8, stride: 1, whole: false };
+            let ahead = Labels::Ahead { steps: 1 };
+            let parts = split(&set, &windows, &SplitRule::time(0.0, 0.3), &ahead).unwrap();
+            let rule = ForecastRule {
+                targets: vec![0],
+                horizons: vec![1],
+                predicted: Predicted::Change,
+                ..ForecastRule::default()
+            };
+            let scaler = ForecastScaler::fit(rule, &set, &parts.train);
+            let mut row = [0.0f32];
+            let window = Window { series: 0, start: 892, length: 8, label: None };
+            scaler.targets(&set, &window, &mut row);
+            assert!((row[0] - 0.1).abs() < within, "in units of the target: {row:?}");
+        }
     }
 
     #[test]

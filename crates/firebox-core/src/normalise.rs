@@ -335,7 +335,36 @@ fn fit_standard(train: &TrainWindows) -> Vec<Affine> {
     let visit = |take: &mut dyn FnMut(&[f64])| {
         parts.iter().for_each(|(values, range)| values.rows(range.clone(), width, &mut *take));
     };
-    standards(width, visit).into_iter().map(Affine::or_one).collect()
+    let mut maps = standards(width, visit);
+    for (channel, map) in maps.iter_mut().enumerate() {
+        // A long sum of one number is off by its rounding, the mean with it, and each value is as far from it.
+        let is_doubtful = map.scale > 0.0 && map.scale <= DOUBTFUL * map.center.abs();
+        if is_doubtful && let Some(center) = constant(&parts, width, channel) {
+            *map = Affine { center, scale: 0.0 };
+        }
+    }
+    maps.into_iter().map(Affine::or_one).collect()
+}
+
+/// Standard deviation over mean of a channel from which on it is not looked at whether it varies at all: more than what
+/// rounding leaves of the sum of 10⁹ equal numbers.
+const DOUBTFUL: f64 = 1e-6;
+
+/// The value that a channel has in all of some steps, if it is one.
+fn constant(parts: &[(&SeriesValues, Range<usize>)], width: usize, channel: usize) -> Option<f64> {
+    let (head, tail) = (parts.first()?, parts.last()?);
+    let ends = [head.0.at(head.1.start + channel), tail.0.at(tail.1.end - width + channel)];
+    if ends[0] != ends[1] {
+        return None;
+    }
+    let (mut first, mut is_one) = (None, true);
+    for (values, range) in parts {
+        values.rows(range.clone(), width, |rows| {
+            is_one = is_one
+                && column(rows, width, channel).all(|value| value == *first.get_or_insert(value));
+        });
+    }
+    first.filter(|_| is_one)
 }
 
 /// Bytes of columns that are sorted at a time; at least one column is.
@@ -442,6 +471,22 @@ mod tests {
         let unit = (8.0f32 / 9.0 * 3.0).sqrt();
         let expected = [0.0, 5.0 / unit, -1.0 / unit, 0.0, 1.0 / unit];
         assert!(out.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{out:?}");
+    }
+
+    #[test]
+    fn a_long_constant_channel_has_no_scale_however_its_sum_is_rounded() {
+        // The mean of the first 140,000 is off by more than 1e-12 of it; in the other channel one value differs by less.
+        let (count, near) = (200_000, 0.1 + 1e-9);
+        let values = (0..count).flat_map(|step| {
+            let is_held_out = step > count * 3 / 4;
+            let constant = if is_held_out { 0.2 } else { 0.1 };
+            [constant, if step == 5 { near } else { 0.1 }]
+        });
+        let roles = [Role::Other, Role::Other];
+        let (set, normaliser, window) = fit(Normalisation::Standard, &roles, values.collect());
+        assert_eq!(normaliser.center_and_scale(&set, &window, 0), [0.1, 1.0]);
+        let [center, scale] = normaliser.center_and_scale(&set, &window, 1);
+        assert!((center - 0.1).abs() < 1e-9 && (1e-12..1e-11).contains(&scale), "{center} {scale}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::{Channel, SeriesSet, Steps, TrainWindows};
+use crate::{Channel, SeriesSet, Steps, Windows};
 
 /// Interquartile ranges beyond a quartile from which on a value is told of, once or often. Tukey calls what lies beyond 3
 /// of them far out (Exploratory Data Analysis, 1977); honest data with heavy tails have many such values. A choice.
@@ -43,7 +43,7 @@ const PARTS: usize = 16;
 /// An odd number near 2⁶⁴ divided by the golden ratio: its multiples, modulo 2⁶⁴, are spread evenly.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c55;
 
-/// A value of a training part that rules the scale of its channel.
+/// A value of a part that rules the scale of its channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outlier {
     /// The channel.
@@ -54,7 +54,7 @@ pub struct Outlier {
     pub count: usize,
     /// Steps with another value that is as far out.
     pub others: usize,
-    /// Steps of the training part.
+    /// Steps of the part.
     pub steps: usize,
     /// The first that has it: index of its series, and step.
     pub first: (usize, usize),
@@ -62,18 +62,18 @@ pub struct Outlier {
     pub quartiles: [f64; 2],
 }
 
-/// Those of the steps that training windows cover, one a channel at most.
-pub fn outliers(train: &TrainWindows) -> Vec<Outlier> {
-    let set = train.set();
-    let steps = Steps::of_windows(set, train.windows());
+/// Those of the steps that some windows cover, one a channel at most.
+pub fn outliers(part: &Windows) -> Vec<Outlier> {
+    let set = part.set();
+    let steps = Steps::of_windows(set, part.windows());
     let runs = steps.runs();
     let all: usize = runs.iter().map(|(_, steps)| steps.len()).sum();
     if all < FEWEST {
         return vec![];
     }
     let fences = fences(set, runs, all);
-    let parts = parts(runs, all.div_ceil(PARTS));
-    let looks: Vec<Vec<Look>> = parts.par_iter().map(|part| look(set, &fences, part)).collect();
+    let cut = parts(runs, all.div_ceil(PARTS));
+    let looks: Vec<Vec<Look>> = cut.par_iter().map(|runs| look(set, &fences, runs)).collect();
     let mut found = vec![Look::default(); fences.len()];
     for look in looks {
         found.iter_mut().zip(look).for_each(|(all, part)| all.join(part));

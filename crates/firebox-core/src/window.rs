@@ -163,7 +163,8 @@ fn majority(labels: &[Option<u32>], classes: usize, share: f64) -> Option<u32> {
     }
     // The first of equal counts: `max_by_key` would take the last.
     let (label, count) = counts.iter().enumerate().rev().max_by_key(|(_, count)| **count)?;
-    (*count > 0 && *count as f64 >= share * labels.len() as f64).then_some(label as u32)
+    // 0.55 of 20 is more than 11 once it is rounded, and 11 of 20 is 0.55.
+    (*count > 0 && *count as f64 / labels.len() as f64 >= share).then_some(label as u32)
 }
 
 fn forward(
@@ -324,6 +325,10 @@ mod tests {
         assert_eq!(majority(&labels, 2, 0.6), None);
         assert_eq!(majority(&[Some(1), Some(0)], 2, 0.5), Some(0));
         assert_eq!(majority(&[None], 2, 0.0), None);
+        // 0.55 · 20 is more than 11 in f64.
+        let eleven: Vec<_> = (0..20).map(|at| Some(u32::from(at < 11))).collect();
+        assert_eq!(majority(&eleven, 2, 0.55), Some(1));
+        assert_eq!(majority(&eleven, 2, 0.551), None);
     }
 
     #[test]

@@ -55,6 +55,16 @@ impl Estimate {
         }
     }
 
+    /// The same of a difference of two scores, of which `agree` says whether all is right in every resample of the one, and of
+    /// the other: such a score may be as much less as it is by [`unless_all_agree`](Self::unless_all_agree), and the
+    /// difference with it.
+    #[must_use]
+    pub fn unless_either_agrees(self, agree: [bool; 2], independent: f64, confidence: f64) -> Self {
+        let room = 1.0 - bound_when_all_agree(independent, confidence);
+        let [less, more] = agree.map(|agrees| if agrees { room } else { 0.0 });
+        Self { low: self.low - less, high: self.high + more, ..self }
+    }
+
     /// `84.2 % (81.0 % to 87.1 %)`, or the value alone where there is no interval.
     pub fn with_interval(&self, format: impl Fn(f64) -> String) -> String {
         let value = format(self.value);
@@ -513,6 +523,12 @@ mod tests {
     #[test]
     fn forty_right_of_forty_is_not_certainty() {
         // scipy.stats.binomtest(40, 40).proportion_ci(0.95, "exact").low
-        assert!((bound_when_all_agree(40.0, 0.95) - 0.9119028) < 1e-6);
+        assert!((bound_when_all_agree(40.0, 0.95) - 0.9119028).abs() < 1e-6);
+        let difference = Estimate { value: 0.8, low: 0.8, high: 0.8 };
+        let honest = |agree| difference.unless_either_agrees(agree, 40.0, 0.95);
+        assert!((honest([true, false]).low - 0.7119028).abs() < 1e-6);
+        assert_eq!(honest([true, false]).high, 0.8);
+        assert!((honest([false, true]).high - 0.8880972).abs() < 1e-6);
+        assert_eq!(honest([false, false]), difference);
     }
 }

@@ -332,7 +332,7 @@ fn measure(
         resamples: config.resamples,
         block,
         scores: scores.collect(),
-        differences: differences(config.metric, &named, &comparison),
+        differences: differences(config, &named, &comparison, truth.len() as f64 / block as f64),
         confusion,
         support,
         warnings,
@@ -370,11 +370,12 @@ fn honest(estimate: Estimate, metric: Metric, windows: f64, confidence: f64) -> 
 }
 
 fn differences(
-    headline: Metric,
+    config: &EvalConfig,
     named: &[(Subject, Option<Head>)],
     comparison: &Comparison,
+    independent: f64,
 ) -> Vec<Difference> {
-    let mut metrics = vec![headline];
+    let mut metrics = vec![config.metric];
     for metric in [Metric::Accuracy, Metric::BalancedAccuracy, Metric::MacroF1, Metric::WeightedF1]
     {
         if !metrics.contains(&metric) {
@@ -391,6 +392,10 @@ fn differences(
                         Subject::RandomEncoder => comparison.difference_of_one(own, place, metric),
                         _ => comparison.difference(own, place, metric),
                     };
+                    let agree =
+                        [own, place].map(|place| comparison.estimate(place, metric).low == 1.0);
+                    let difference =
+                        difference.unless_either_agrees(agree, independent, config.confidence);
                     all.push(Difference { head, baseline: *baseline, metric, difference });
                 }
             }

@@ -334,7 +334,8 @@ impl FewLabels {
             within(value, percent)
         );
         if share.is_constant() {
-            return Some(line + ", answering one class for every test window");
+            let who = if own.seeds > 1 { "each training answering" } else { "answering" };
+            return Some(format!("{line}, {who} one class for every test window"));
         }
         // Whatever is better comes first, then what cannot be told from it.
         let rank = |other: &ArmDifference| match other.difference {
@@ -447,7 +448,10 @@ fn score(
     let others = arms.iter().map(|arm| Some(*arm)).chain([None]).enumerate();
     let differences = others.filter(|(_, other)| *other != Some(Arm::FineTuned)).filter_map(
         |(place, baseline)| {
+            let agree =
+                [own?, place].map(|place| comparison.estimate(place, config.metric).low == 1.0);
             let difference = strict.difference(own?, place, config.metric);
+            let difference = difference.unless_either_agrees(agree, independent, lead_confidence);
             Some(ArmDifference { baseline, difference })
         },
     );

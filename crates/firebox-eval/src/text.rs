@@ -48,10 +48,21 @@ impl Decimals {
     }
 }
 
-/// `84.2 %`.
+/// What stands for a number that is not finite.
+fn not_finite(value: f64) -> Option<String> {
+    let text = match value {
+        _ if value.is_finite() => return None,
+        _ if value.is_nan() => "unknown",
+        _ if value < 0.0 => "\u{2212}\u{221e}",
+        _ => "\u{221e}",
+    };
+    Some(text.to_owned())
+}
+
+/// `84.2 %`; without bounds, `∞`.
 pub(crate) fn percent(share: f64) -> String {
-    if !share.is_finite() {
-        return "unknown".to_owned();
+    if let Some(text) = not_finite(share) {
+        return text;
     }
     // Rounding must not turn an error into perfection.
     let text = format!("{:.1}", 100.0 * share);
@@ -90,19 +101,21 @@ pub fn number(value: f64, decimals: usize) -> String {
 }
 
 /// A loss with five decimals, `0.25000`, as it is printed line by line; one that these say too little of, or that has more
-/// than eight digits before them, as `9.57e-7`.
+/// than eight digits before them, as `9.57e-7`; without bounds, `∞`.
 pub fn loss(value: f64) -> String {
+    if let Some(text) = not_finite(value) {
+        return text;
+    }
     match value.abs() {
-        _ if !value.is_finite() => "unknown".to_owned(),
         size if size == 0.0 || (1e-3..1e8).contains(&size) => minus(&format!("{value:.5}")),
         _ => minus(&format!("{value:.2e}")),
     }
 }
 
-/// With three significant digits: `0.412`, `12.3`, `1,230`, `3.1e-7`.
+/// With three significant digits: `0.412`, `12.3`, `1,230`, `3.1e-7`; without bounds, `∞`.
 pub(crate) fn significant(value: f64) -> String {
-    if !value.is_finite() {
-        return "unknown".to_owned();
+    if let Some(text) = not_finite(value) {
+        return text;
     }
     if value == 0.0 {
         return "0".to_owned();
@@ -210,6 +223,13 @@ mod tests {
         );
         let all = [0.3541, -0.3541, -0.0001, 0.0001, f64::INFINITY].map(|value| signed(value, 3));
         assert_eq!(all, ["+0.354", "−0.354", "0.000", "0.000", "unknown"]);
+    }
+
+    #[test]
+    fn what_has_no_bounds_is_not_unknown() {
+        let all = [f64::NEG_INFINITY, f64::INFINITY, f64::NAN];
+        assert_eq!(all.map(significant), ["−∞", "∞", "unknown"]);
+        assert_eq!(all.map(percent), ["−∞", "∞", "unknown"]);
     }
 
     #[test]

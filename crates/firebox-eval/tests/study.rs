@@ -41,6 +41,7 @@ fn trial(number: u64) -> StudyTrial {
             })
             .collect(),
         reports: (0..steps).map(report).collect(),
+        feasible: true,
         started: Some(started),
         ended: Some(started + f64::from(steps)),
         reason: (outcome == StudyOutcome::Failed)
@@ -115,6 +116,29 @@ fn the_best_trial_is_the_least_or_the_greatest() {
 }
 
 #[test]
+fn the_card_names_the_trial_whose_configuration_is_shown() {
+    let mut report = study(60);
+    report.best = vec![4];
+    assert!(check(&report).contains("<p>trial 4</p>"));
+    // Without a configuration it is the best that violates no constraint and has all values.
+    report.best = vec![];
+    let named = |report: &StudyReport| {
+        let page = check(report);
+        let (_, after) = page.split_once("<p>trial ").unwrap();
+        after.split('<').next().unwrap().parse::<usize>().unwrap()
+    };
+    let first = named(&report);
+    report.trials[first].feasible = false;
+    let second = named(&report);
+    assert_ne!(second, first);
+    report.objectives.push(StudyObjective { name: "accuracy".to_owned(), maximize: true });
+    report.trials[second].values[1] = f64::NAN;
+    assert!(![first, second].contains(&named(&report)));
+    report.trials.iter_mut().for_each(|trial| trial.feasible = false);
+    assert!(check(&report).contains("No complete trial keeps to the constraints"));
+}
+
+#[test]
 fn two_objectives_show_their_front() {
     let mut report = study(40);
     report.objectives.push(StudyObjective { name: "accuracy".to_owned(), maximize: true });
@@ -178,5 +202,10 @@ fn both_files_are_written_and_the_figures_read_back() {
     let figures = std::fs::read_to_string(&written.figures).unwrap();
     let back: StudyReport = serde_json::from_str(&figures).unwrap();
     assert_eq!(back.trials.len(), 20);
+    assert_eq!(back.trials[0], report.trials[0]);
+    // Earlier versions did not say whether a trial was feasible.
+    let earlier = figures.replace("\"feasible\": true,", "");
+    assert!(earlier.len() < figures.len());
+    let back: StudyReport = serde_json::from_str(&earlier).unwrap();
     assert_eq!(back.trials[0], report.trials[0]);
 }

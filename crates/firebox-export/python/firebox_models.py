@@ -29,6 +29,11 @@ def valid_steps(lengths, time):
     return (torch.arange(time, device=lengths.device)[None] < lengths[:, None])[..., None]
 
 
+def known_tokens(tokens, lengths):
+    """[batch, time], token 0 where there is none, whatever stands there."""
+    return tokens.masked_fill(~valid_steps(lengths, tokens.shape[1])[..., 0], 0)
+
+
 def unpadded(x, lengths):
     """The same with zeros for padding, whatever it holds."""
     return x.masked_fill(~valid_steps(lengths, x.shape[1]), 0.0)
@@ -229,7 +234,8 @@ class Bert(nn.Module):
 
     def encode(self, tokens, lengths):
         """[batch, time, width]"""
-        return self.encoder(self.embed(tokens) + self.position[:, : tokens.shape[1]], lengths)
+        x = self.embed(known_tokens(tokens, lengths))
+        return self.encoder(x + self.position[:, : tokens.shape[1]], lengths)
 
     def forward(self, tokens, lengths):
         """[batch, label]"""
@@ -331,7 +337,7 @@ class TextEncoder(nn.Module):
     def forward(self, tokens, lengths):
         """[batch, time, width]"""
         time = tokens.shape[1]
-        x = self.tokens(tokens)
+        x = self.tokens(known_tokens(tokens, lengths))
         if self.positions is not None:
             x = x + self.positions.weight[self.offset : self.offset + time]
         if self.segments is not None:
@@ -527,7 +533,7 @@ class PatchTransformer(nn.Module):
         x = unpadded(x, lengths)
         x = F.pad(x, (0, 0, 0, -x.shape[1] % self.patch)).reshape(len(x), -1, self.patch * self.channels)
         lengths = (lengths + self.patch - 1) // self.patch
-        x = self.encoder(self.input(x) + self.positions(x.shape[1]), lengths)
+        x = self.encoder(self.input(x) + self.positions(x.shape[1]).to(x.device), lengths)
         return self.norm(x) * valid_steps(lengths, x.shape[1]), lengths
 
     def encode(self, x, lengths):

@@ -193,6 +193,7 @@ impl ModelCard {
             ("normaliser", json(&self.normaliser)),
             ("data_key", self.data_key.to_string()),
             ("training_key", self.training_key.to_string()),
+            ("precision", self.precision.to_string()),
             ("scores", json(&self.scores)),
         ];
         entries.extend((!self.scores_of.is_empty()).then(|| ("scores_of", self.scores_of.clone())));

@@ -1,6 +1,7 @@
 //! A trained model as files in a folder: `model.safetensors` and `model.json`, and the `tokenizer.json`
 //! of a model of texts.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 
@@ -107,12 +108,16 @@ impl SavedModel {
         safetensors(&self.parameters, &self.card.metadata())
     }
 
-    /// The model as an ONNX graph whose metadata is the card.
+    /// The model as an ONNX graph whose metadata is the card; of an encoder alone, what the card says of that.
     ///
     /// # Errors
     /// As [`onnx()`].
     pub fn onnx(&self, part: Part) -> Result<Vec<u8>, ExportError> {
-        onnx(&self.card.architecture, &self.parameters, part, &self.card.metadata())
+        let metadata = match part {
+            Part::Encoder => self.card.without_head().metadata(),
+            Part::Head => self.card.metadata(),
+        };
+        onnx(&self.card.architecture, &self.parameters, part, &metadata)
     }
 
     /// The inputs and the outputs of that graph.
@@ -174,8 +179,25 @@ pub fn write_together(files: &[(impl AsRef<Path>, &[u8])]) -> Result<(), ExportE
         file.write_all(content).and_then(|()| file.as_file().sync_all()).map_err(at(path))?;
         written.push((file, path));
     }
-    for (file, path) in written {
-        file.persist(path).map_err(|error| at(path)(error.error))?;
+    // What is there, but for the last one, which may be large: it is never put back.
+    let mut former = vec![];
+    for (_, path) in written.iter().rev().skip(1).rev() {
+        former.push(match fs::read(path) {
+            Ok(content) => Some(content),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(at(path)(error)),
+        });
+    }
+    for (place, (file, path)) in written.into_iter().enumerate() {
+        if let Err(error) = file.persist(path) {
+            for ((path, _), former) in files.iter().zip(&former[..place]) {
+                let _ = match former {
+                    Some(content) => write_whole(path.as_ref(), content),
+                    None => fs::remove_file(path).map_err(at(path.as_ref())),
+                };
+            }
+            return Err(at(path)(error.error));
+        }
     }
     Ok(())
 }

@@ -90,7 +90,8 @@ pub fn parameters_from_safetensors(
             Dtype::F64 => {
                 data.as_chunks::<8>().0.iter().map(|all| f64::from_le_bytes(*all) as f32).collect()
             }
-            Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8 | Dtype::U8 | Dtype::BOOL => continue,
+            Dtype::I64 | Dtype::I32 | Dtype::I16 | Dtype::I8 | Dtype::BOOL => continue,
+            Dtype::U64 | Dtype::U32 | Dtype::U16 | Dtype::U8 => continue,
             other => {
                 return Err(refuse(format!(
                     "`{name}` is of type {other:?}; f32, f16, bf16 and f64 can be read"
@@ -176,6 +177,7 @@ mod tests {
                 ("brain", view(Dtype::BF16, vec![1], &brain)),
                 ("double", view(Dtype::F64, vec![1, 1], &double)),
                 ("norm.num_batches_tracked", view(Dtype::I64, vec![], &whole)),
+                ("step", view(Dtype::U64, vec![1], &whole)),
             ],
             None,
         )

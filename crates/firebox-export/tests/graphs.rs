@@ -204,6 +204,11 @@ fn a_file_tells_what_the_card_tells() {
     assert_eq!(texts["firebox.task"], "classification");
     assert!(texts["firebox.normaliser"].contains(r#""center":0.1,"scale":3.0"#), "{texts:?}");
     assert!(texts["firebox.model"].starts_with(r#"{"cnn-bilstm":{"config":"#), "{texts:?}");
+    assert_eq!(texts["firebox.precision"], "f32");
+    // An encoder alone says nothing of classes.
+    let (file, _) = read(&model.onnx(Part::Encoder).unwrap());
+    let classes = file.metadata_props.iter().find(|own| own.key == "firebox.classes").unwrap();
+    assert_eq!(classes.value, "[]");
 }
 
 #[test]

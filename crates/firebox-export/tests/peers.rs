@@ -66,7 +66,7 @@ fn check_state_dict(folder: &Path, architecture: &Architecture) {
     let device = Device::default();
     let found = |name: &str| match (&model, given("input"), given("tokens")) {
         (model, _, Some(Parameter { shape, values, .. })) => {
-            let tokens: Vec<i32> = values.iter().map(|token| *token as i32).collect();
+            let tokens: Vec<i32> = values.iter().map(|token| (*token as i32).max(0)).collect();
             let data = TensorData::new(tokens, shape.clone());
             let tokens = Tensor::<2, Int>::from_data(data, &device);
             match name {
@@ -128,7 +128,11 @@ fn write_case(folder: &Path, model: &SavedModel, case: u64) {
             let tokens: Vec<i32> = (0..batch * time).map(|_| draws.below(31) as i32).collect();
             let data = TensorData::new(tokens.clone(), [batch, time]);
             let input = Tensor::<2, Int>::from_data(data, &Device::default());
-            out.push(numbers("tokens", &[batch, time], tokens.iter().map(|t| *t as f32).collect()));
+            // What is padded with is no token.
+            let given = tokens.iter().enumerate().map(|(place, token)| {
+                if place % time < lengths[place / time] { *token as f32 } else { -100.0 }
+            });
+            out.push(numbers("tokens", &[batch, time], given.collect()));
             let scores = built.scores(input.clone(), &lengths).unwrap();
             out.push(tensor("logits", scores.labels));
             for (name, scores) in

@@ -216,4 +216,12 @@ fn files_are_written_together_or_not_at_all() {
     write_together(&[(of("a.onnx.md"), card), (of("a.onnx"), model)]).unwrap();
     assert_eq!(names(), ["a.onnx", "a.onnx.md"]);
     assert_eq!(std::fs::read(of("a.onnx")).unwrap(), model);
+    // Nor is anything changed where the last one cannot take its place.
+    std::fs::create_dir_all(of("b.onnx").join("in the way")).unwrap();
+    std::fs::write(of("b.onnx.md"), "earlier").unwrap();
+    let all = names();
+    let files = [(of("b.onnx.json"), card), (of("b.onnx.md"), card), (of("b.onnx"), model)];
+    assert!(write_together(&files).is_err());
+    assert_eq!(names(), all);
+    assert_eq!(std::fs::read(of("b.onnx.md")).unwrap(), b"earlier");
 }

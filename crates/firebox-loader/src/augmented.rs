@@ -7,7 +7,7 @@ use firebox_cache::{Augmenter, ParameterError, PriceScale, Recipe};
 use firebox_core::{Augmentation, Normaliser, TrainWindows};
 
 use crate::fresh::SCALE_WIDTH;
-use crate::source::{NormalisedWindows, from_windows};
+use crate::source::{NormalisedWindows, check, from_windows};
 use crate::{LoadError, Sample, Source, TrainSource};
 
 /// Training windows with fresh versions in each epoch, beside the same ones that
@@ -88,6 +88,29 @@ impl AugmentedWindows {
         self.versions
     }
 
+    /// The place among all of the window that a sample is a version of.
+    fn place(&self, index: usize) -> usize {
+        self.originals.place(index / self.versions.slots())
+    }
+
+    /// Writes the values of a sample of an epoch. Whether all that they are made of was there is to be [checked](check).
+    fn fill(&self, epoch: u64, index: usize, out: &mut [f32]) -> Sample {
+        let original = index / self.versions.slots();
+        let sample = self.originals.fill(original, out);
+        let version = self.versions.of(epoch, index);
+        if version > 0 {
+            let [_, channels] = self.shape();
+            let out = &mut out[..sample.length as usize * channels];
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut augmenter = idle.unwrap_or_else(|| self.augmenter.clone());
+            let place = self.originals.place(original);
+            augmenter.load(place as u64, out, self.scale(place));
+            augmenter.version(version, out);
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(augmenter);
+        }
+        sample
+    }
+
     /// The scale that the prices of the window at a place among all share.
     pub(crate) fn scale(&self, place: usize) -> PriceScale {
         let windows = self.originals.windows();
@@ -137,19 +160,8 @@ impl Source for AugmentedWindows {
     }
 
     fn draw(&self, epoch: u64, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let original = index / self.versions.slots();
-        let sample = self.originals.read(original, out)?;
-        let version = self.versions.of(epoch, index);
-        if version > 0 {
-            let [_, channels] = self.shape();
-            let out = &mut out[..sample.length as usize * channels];
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut augmenter = idle.unwrap_or_else(|| self.augmenter.clone());
-            let place = self.originals.place(original);
-            augmenter.load(place as u64, out, self.scale(place));
-            augmenter.version(version, out);
-            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(augmenter);
-        }
+        let sample = self.fill(epoch, index, out);
+        check(self.originals.windows(), |index| self.place(index), &[index])?;
         Ok(sample)
     }
 
@@ -160,8 +172,10 @@ impl Source for AugmentedWindows {
         steps: usize,
         out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
-        let place = |index| self.originals.place(index / self.versions.slots());
-        from_windows(self, self.originals.windows(), place, epoch, indices, steps, out)
+        let place = |index| self.place(index);
+        let fill = |index, out: &mut [f32]| self.fill(epoch, index, out);
+        let width = steps * self.shape()[1];
+        from_windows(self.originals.windows(), place, fill, indices, width, out)
     }
 
     fn mapped_bytes(&self) -> u64 {

@@ -144,22 +144,36 @@ pub(crate) fn one_by_one<S: Source + ?Sized>(
     indices.iter().enumerate().map(read).collect()
 }
 
-/// [`one_by_one`] of samples that are made of these windows: an error if values of theirs were not there.
-pub(crate) fn from_windows<S: Source>(
-    source: &S,
+/// Samples that `fill` makes of these windows, one after the other, each `width` numbers at most: an error if values of
+/// theirs were not there.
+pub(crate) fn from_windows(
     windows: &Windows,
     place: impl Fn(usize) -> usize,
-    epoch: u64,
+    fill: impl Fn(usize, &mut [f32]) -> Sample,
     indices: &[usize],
-    steps: usize,
+    width: usize,
     out: &mut [f32],
 ) -> Result<Vec<Sample>, LoadError> {
-    let samples = one_by_one(source, epoch, indices, steps, out)?;
+    let read = |(row, index): (usize, &usize)| {
+        let out = &mut out[row * width..(row + 1) * width];
+        out.fill(0.0);
+        fill(*index, out)
+    };
+    let samples = indices.iter().enumerate().map(read).collect();
+    check(windows, place, indices)?;
+    Ok(samples)
+}
+
+/// An error if values of the windows that these samples are made of were not there when they were read.
+pub(crate) fn check(
+    windows: &Windows,
+    place: impl Fn(usize) -> usize,
+    indices: &[usize],
+) -> Result<(), LoadError> {
     let index = indices.first().copied().unwrap_or(0);
     let series = indices.iter().map(|index| windows.windows().at(place(*index)).series as usize);
     let whole = windows.set().check_series(series);
-    whole.map_err(|lost| LoadError::Sample { index, source: lost.into() })?;
-    Ok(samples)
+    whole.map_err(|lost| LoadError::Sample { index, source: lost.into() })
 }
 
 /// A source that may be trained on, and so be shuffled. Held-out windows are none:
@@ -233,6 +247,15 @@ impl<W: Deref<Target = Windows>> NormalisedWindows<W> {
     pub fn normaliser(&self) -> &Normaliser {
         &self.normaliser
     }
+
+    /// Writes the values of a sample. Whether all of them were there is to be [checked](check).
+    pub(crate) fn fill(&self, index: usize, out: &mut [f32]) -> Sample {
+        let window = self.window(index);
+        let channels = self.windows.set().channels().len();
+        let out = &mut out[..window.length as usize * channels];
+        self.normaliser.apply(self.windows.set(), &window, out);
+        Sample { length: window.length, label: window.label }
+    }
 }
 
 impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
@@ -249,21 +272,21 @@ impl<W: Deref<Target = Windows> + Send + Sync> Source for NormalisedWindows<W> {
     }
 
     fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
-        let window = self.window(index);
-        let [_, channels] = self.shape();
-        let out = &mut out[..window.length as usize * channels];
-        self.normaliser.apply(self.windows.set(), &window, out);
-        Ok(Sample { length: window.length, label: window.label })
+        let sample = self.fill(index, out);
+        check(&self.windows, |index| self.place(index), &[index])?;
+        Ok(sample)
     }
 
     fn gather(
         &self,
-        epoch: u64,
+        _: u64,
         indices: &[usize],
         steps: usize,
         out: &mut [f32],
     ) -> Result<Vec<Sample>, LoadError> {
-        from_windows(self, &self.windows, |index| self.place(index), epoch, indices, steps, out)
+        let place = |index| self.place(index);
+        let fill = |index, out: &mut [f32]| self.fill(index, out);
+        from_windows(&self.windows, place, fill, indices, steps * self.shape()[1], out)
     }
 
     fn at_once(&self) -> usize {

@@ -310,7 +310,13 @@ impl CnnBiLstm {
             self.blocks.len()
         );
         let mut lengths = lengths.map(<[usize]>::to_vec);
-        let mut x = without_padding(inputs, lengths.as_deref());
+        let padded = lengths.iter().flatten().any(|length| *length < given);
+        let (x, noise) = match noise {
+            // A convolution at the end of a sample finds no noise behind it.
+            Some(noise) if padded => (noise.add_to(inputs), None),
+            noise => (inputs, noise),
+        };
+        let mut x = without_padding(x, lengths.as_deref());
         for (index, Block { conv, norm }) in self.blocks.iter().enumerate() {
             let noise = noise.filter(|_| index == 0);
             x = norm.forward_with(
@@ -431,6 +437,20 @@ mod tests {
         // PyTorch counts running statistics as buffers.
         assert_eq!(model.num_params(), convolutions + lstm + linears + 2 * norms);
         assert_eq!(model.embedding_width(), 512);
+    }
+
+    #[test]
+    fn noise_leaves_padding_alone() {
+        let model = small().valid();
+        let device = Device::default();
+        // Noise that would be seen in whatever is near it, of which only the padding could have some.
+        let noise = GaussianNoise { deviation: 1e3, stream: Stream::new(5, "noise") };
+        let logits = |noise, lengths: &[usize]| {
+            values(model.logits(Tensor::zeros([2, 16, 3], &device), Some(lengths), noise, None))
+        };
+        assert_eq!(logits(Some(noise), &[0, 0]), logits(None, &[0, 0]));
+        assert_ne!(logits(Some(noise), &[8, 0])[..2], logits(None, &[8, 0])[..2]);
+        assert_eq!(logits(Some(noise), &[8, 0])[2..], logits(None, &[8, 0])[2..]);
     }
 
     #[test]

@@ -8,9 +8,10 @@
 //!     the dilation is 1, 2, 4, … from block to block; the last block has 320 channels
 //! ```
 //!
-//! Source: Yue et al., "TS2Vec: towards universal representation of time series", 2022, with this
-//! difference: crops begin at a place of their own in each window, so that windows of several lengths
-//! learn from all of their steps. There is no decoder and no mask of inputs here.
+//! Source: Yue et al., "TS2Vec: towards universal representation of time series", 2022, with these
+//! differences: crops begin at a place of their own in each window, so that windows of several lengths
+//! learn from all of their steps, and the views of training have no dropout of their representations (0.1 in
+//! the reference implementation). There is no decoder and no mask of inputs here.
 
 use burn::module::Module;
 use burn::nn::conv::Conv1d;
@@ -204,8 +205,7 @@ impl DilatedEncoder {
         let mut between =
             |low: usize, high: usize| low + draws.below((high - low) as u64 + 1) as usize;
         let common = between(FEWEST_COMMON, shortest);
-        let before = between(0, shortest - common);
-        let after = between(0, shortest - common - before);
+        let [before, after] = overhangs(&mut between, shortest - common);
         let starts: Vec<usize> =
             lengths.iter().map(|length| between(0, length - common - before - after)).collect();
         let view = |index: u64, offset: usize, steps: usize, from: usize| {
@@ -220,6 +220,13 @@ impl DilatedEncoder {
         let value = hierarchical_contrast(first, second);
         Loss { value, weight: rows.len() as f64, parts: vec![] }
     }
+}
+
+/// Steps of the first view before those in common, and of the second after them, where so many are not in common. Each is
+/// uniform up to what is left on its side of a place that is uniform, as in `ts2vec.py`.
+fn overhangs(between: &mut impl FnMut(usize, usize) -> usize, free: usize) -> [usize; 2] {
+    let left = between(0, free);
+    [between(0, left), between(0, free - left)]
 }
 
 /// `steps` of each named row from its own start on, `[row, steps, channel]`.
@@ -368,6 +375,25 @@ mod tests {
         assert_eq!(loss(&[1, 1, 0, 1], 1), (0.0, 0.0));
         for seed in 0..30 {
             assert!(loss(&[12, 2, 3, 2], seed).0.is_finite());
+        }
+    }
+
+    #[test]
+    fn both_views_stick_out_alike() {
+        let mut draws = Stream::new(4, "crops").draws();
+        let mut between =
+            |low: usize, high: usize| low + draws.below((high - low) as u64 + 1) as usize;
+        assert_eq!(overhangs(&mut between, 0), [0, 0]);
+        let (mut sums, count) = ([0, 0], 20_000);
+        for _ in 0..count {
+            let [before, after] = overhangs(&mut between, 40);
+            assert!(before + after <= 40);
+            sums = [sums[0] + before, sums[1] + after];
+        }
+        // A quarter of what is free, on average; the deviation of such a mean is 0.07.
+        for sum in sums {
+            let mean = sum as f64 / f64::from(count);
+            assert!((mean - 10.0).abs() < 0.4, "{mean}");
         }
     }
 

@@ -145,6 +145,16 @@ pub enum PipelineError {
          start it again once nobody writes to them"
     )]
     OtherData,
+    /// Weights that changed between the key of a run and their reading.
+    #[error(
+        "the weights of {} were changed while the run was about to read them: it would not be what it is named after, and was not begun\n  \
+         start it again once nobody writes to them",
+        path.display()
+    )]
+    OtherWeights {
+        /// Where they are.
+        path: PathBuf,
+    },
     /// Files that changed while a search was at work.
     #[error(
         "the data of the study {study} are not those that it was begun with, or this version of Firebox reads them otherwise: losses of other data cannot be compared\n  \
@@ -233,6 +243,7 @@ impl PipelineError {
             | Self::Setting(_)
             | Self::NoValidation
             | Self::OtherData
+            | Self::OtherWeights { .. }
             | Self::OtherStudyData { .. }
             | Self::NoLabels
             | Self::NoRun(..)

@@ -10,7 +10,7 @@ use firebox_export::{
     write_whole,
 };
 
-use crate::apply::replaceable;
+use crate::apply::{named_as, replaceable};
 use crate::error::{PipelineError, at};
 use crate::kept::read_model;
 
@@ -33,8 +33,8 @@ pub struct ExportRequest {
     pub run: PathBuf,
     /// As what.
     pub format: ExportFormat,
-    /// What of the model, in ONNX; by default the head of a classifier and the encoder of any other
-    /// model.
+    /// What of the model, in ONNX; by default the encoder of a pre-trained model, and the head of any
+    /// other.
     pub part: Option<Part>,
     /// The file, or the folder for PyTorch; by default named after the run, here.
     pub output: Option<PathBuf>,
@@ -107,7 +107,12 @@ fn refuse_name_of(
 ) -> Result<(), PipelineError> {
     let ending = output.extension().unwrap_or_default().to_string_lossy();
     if !ending.eq_ignore_ascii_case(other) {
-        return Ok(());
+        // Nor one of what is no model at all, such as a table of data.
+        let (format, own) = match other {
+            "onnx" => ("safetensors", "safetensors"),
+            _ => ("ONNX", "onnx"),
+        };
+        return named_as(output, format, &[own]);
     }
     Err(PipelineError::Setting(format!(
         "{} is not written: the format is {format}, and the name says otherwise\n  take {other_format}, or another name",

@@ -76,6 +76,7 @@ pub(crate) mod tests {
             parameters: 90,
             best: None,
             selected: "step-000004".to_owned(),
+            averaged: false,
             counts: Counts::default(),
             divisions: vec![],
             saves: SaveTimes::default(),

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use firebox_core::Labels;
 use firebox_eval::Arm;
 
 use crate::config::Kind;
@@ -116,6 +117,11 @@ fn of_kind(config: &PipelineConfig) -> Vec<Idle> {
                 })
                 .collect()
         }
+        Kind::Pretrain if config.labels == Labels::None => {
+            let why = "without `labels` there are no probes";
+            let keys = ["knn", "metric", "probe", "seeds", "train_limit"];
+            keys.map(|key| Idle::of(&format!("evaluate.{key}"), why)).into()
+        }
         _ => vec![],
     }
 }
@@ -188,6 +194,25 @@ mod tests {
         assert_eq!(said(&whole, &[], &[]).len(), 1, "{:?}", said(&whole, &[], &[]));
         let scaled = FINETUNE.replace("epochs = 2", "loss_scale = 'off'");
         assert!(said(&scaled, &[], &["finetune.encoder=runs/a"]).is_empty());
+    }
+
+    #[test]
+    fn probes_that_are_not_made_are_told() {
+        let file = "pipeline = 'pretrain'\nlabels = 'last'\n[evaluate]\nseeds = 3\n";
+        assert!(said(file, &[], &[]).is_empty());
+        assert!(said(file, &[], &["labels=none"]).is_empty(), "the file is written for labels");
+        let none = file.replace("'last'", "'none'");
+        let why = "without `labels` there are no probes";
+        assert_eq!(
+            said(&none, &[], &[]),
+            [format!("`evaluate.seeds` does nothing, because {why}")]
+        );
+        let [metric] =
+            &said(&none.replace("seeds = 3", ""), &[], &["evaluate.metric=accuracy"])[..]
+        else {
+            panic!()
+        };
+        assert!(metric.ends_with(why), "{metric}");
     }
 
     #[test]

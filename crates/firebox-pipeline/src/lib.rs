@@ -183,6 +183,7 @@ pub mod monitor {
 pub fn generate(settings: &Path, output: &Path, force: bool) -> Result<String, PipelineError> {
     let text = std::fs::read_to_string(settings)
         .map_err(|source| ConfigError::Read { path: settings.to_path_buf(), source })?;
+    apply::named_as(output, "CSV", &["csv", "txt"])?;
     let demand = settings.to_string_lossy().to_ascii_lowercase().ends_with(".demand.toml");
     if demand {
         let demand = firebox_data::DemandConfig::from_toml(&text)

@@ -20,15 +20,9 @@ pub(crate) fn together(
     test: &firebox_core::Windows,
 ) -> Together {
     let (set, list) = (test.set(), test.windows());
-    let is_apart = match windows.rule {
-        SplitRule::Time { .. } => false,
-        SplitRule::Series { .. } => true,
-        SplitRule::Given { .. } => are_others(set),
-    };
     let (has_clock, whole) = (windows.ingested.checks.span.is_some(), config.window.whole);
     let footprint = config.window.length + config.labels.horizon();
-    let is_by_time = matches!(windows.rule, SplitRule::Time { .. });
-    if is_apart || (set.groups() > 0 && !is_by_time) {
+    if is_apart(&windows.rule, set) {
         let units = set.units();
         let unit = |series: u32| units[series as usize];
         let share_a_step =
@@ -66,6 +60,15 @@ fn crossed(
     Together { block, units, ..timed }
 }
 
+/// Whether the test part has other series, or groups of them, than the training part.
+pub(crate) fn is_apart(rule: &SplitRule, set: &SeriesSet) -> bool {
+    match rule {
+        SplitRule::Time { .. } => false,
+        SplitRule::Series { .. } => true,
+        SplitRule::Given { .. } => set.groups() > 0 || are_others(set),
+    }
+}
+
 /// Whether the series to test on are others than those to train on, and not their later parts: several, of other names.
 fn are_others(set: &SeriesSet) -> bool {
     let names = |origin: Origin| {
@@ -78,7 +81,7 @@ fn are_others(set: &SeriesSet) -> bool {
 
 /// How many windows a unit has that a window is of, in the mean over all windows: the units are as good as so many of equal
 /// size as there are windows over this (Kish, "Survey sampling", 1965).
-fn size_of_units(windows: &WindowList, unit: impl Fn(u32) -> usize) -> usize {
+pub(crate) fn size_of_units(windows: &WindowList, unit: impl Fn(u32) -> usize) -> usize {
     let mut sizes = BTreeMap::<usize, u64>::new();
     windows.iter().for_each(|window| *sizes.entry(unit(window.series)).or_default() += 1);
     let (all, squares) =

@@ -135,7 +135,9 @@ impl Remote<'_> {
         // Notes of whoever wrote the folder, such as Spark's `_SUCCESS`.
         let is_note =
             |file: &Location| file.filename().is_none_or(|name| name.starts_with(['_', '.']));
-        let mut files: Vec<_> = files.filter(|file| !is_note(file)).collect();
+        // A folder that somebody made has an object of its own name, of no bytes: it is no file in it.
+        let is_file = |file: &Location| *file != location && !is_note(file);
+        let mut files: Vec<_> = files.filter(is_file).collect();
         files.sort();
         match files.is_empty() {
             true if !listed.common_prefixes.is_empty() => {

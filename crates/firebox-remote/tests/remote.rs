@@ -651,20 +651,25 @@ fn a_cache_that_is_a_file_is_an_error() {
     assert!(matches!(error, RemoteError::Io { action: "create the folder", .. }), "{error:?}");
 }
 
+/// Runs a test in a process of its own, which says nothing unless it fails: it is no further test.
+fn passes(test: &mut Command, case: &str) {
+    let output = test.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{case}: {}", String::from_utf8_lossy(&said));
+}
+
 /// The same program with an address that is none, at which the client would panic.
 #[test]
 fn an_address_of_a_server_that_is_none_is_refused() {
     let cache = tempfile::tempdir().unwrap();
     for address in ["http://127.0.0.1:9 000", "server:9000", "http://"] {
-        let status = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "s3_is_fetched_from_a_local_server"])
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", "s3_is_fetched_from_a_local_server"])
             .env("FIREBOX_TEST_S3_NOWHERE", cache.path())
             .env("AWS_ENDPOINT_URL", address)
             .env("AWS_ACCESS_KEY_ID", "test")
-            .env("AWS_SECRET_ACCESS_KEY", "test")
-            .status()
-            .unwrap();
-        assert!(status.success(), "{address}");
+            .env("AWS_SECRET_ACCESS_KEY", "test");
+        passes(&mut test, address);
     }
 }
 
@@ -685,16 +690,14 @@ fn a_folder_that_may_not_be_read_is_refused_as_its_files_are() {
     }
     let server = Server::start(content(), ALL);
     let cache = tempfile::tempdir().unwrap();
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_folder_that_may_not_be_read_is_refused_as_its_files_are"])
+    let mut test = Command::new(std::env::current_exe().unwrap());
+    test.args(["--exact", "a_folder_that_may_not_be_read_is_refused_as_its_files_are"])
         .env("FIREBOX_TEST_S3_REFUSED", cache.path())
         .env("AWS_ENDPOINT_URL", server.url("").trim_end_matches('/'))
         .env("AWS_ACCESS_KEY_ID", "test")
         .env("AWS_SECRET_ACCESS_KEY", "test")
-        .env("AWS_REGION", "us-east-1")
-        .status()
-        .unwrap();
-    assert!(status.success());
+        .env("AWS_REGION", "us-east-1");
+    passes(&mut test, "with keys that are refused");
 }
 
 const FILL: &str = "
@@ -702,6 +705,9 @@ client.create_bucket(Bucket='bars')
 content = bytes(at * 31 % 251 for at in range(25500))
 for name in ['deep/bars.csv', 'deep/more.csv', 'deep/_SUCCESS', 'deep/deeper/no.csv']:
     client.put_object(Bucket='bars', Key=name, Body=content)
+# What a console leaves where it is asked for a new folder.
+for name in ['deep/', 'made/']:
+    client.put_object(Bucket='bars', Key=name, Body=b'')
 ";
 
 /// Runs this test program again with the keys and the address of the server in its environment.
@@ -723,6 +729,8 @@ fn s3_is_fetched_from_a_local_server() {
         assert!(matches!(never, RemoteError::NoCopy { .. }), "{never:?}");
         let above = fetch("s3://bars/", cache, &config(), &Silent).unwrap_err();
         assert!(above.to_string().contains("there are folders alone in it"), "{above}");
+        let made = fetch("s3://bars/made/", cache, &config(), &Silent).unwrap_err();
+        assert!(matches!(made, RemoteError::NotFound { .. }), "{made:?}");
         let missing = get("s3://bars/none.csv", cache).unwrap_err();
         assert!(matches!(missing, RemoteError::NotFound { .. }), "{missing:?}");
         let missing = get("s3://nobody/none.csv", cache).unwrap_err();
@@ -736,10 +744,6 @@ fn s3_is_fetched_from_a_local_server() {
     }
     let Some(server) = S3::start(FILL, &[""; 0]) else { return };
     let cache = tempfile::tempdir().unwrap();
-    let status = server
-        .test("s3_is_fetched_from_a_local_server")
-        .env("FIREBOX_TEST_S3_CACHE", cache.path())
-        .status()
-        .unwrap();
-    assert!(status.success());
+    let mut test = server.test("s3_is_fetched_from_a_local_server");
+    passes(test.env("FIREBOX_TEST_S3_CACHE", cache.path()), "with a server");
 }

@@ -9,6 +9,8 @@
 //! last update that it took, as in `AveragedModel` without `use_buffers`, until they are computed anew under the
 //! averaged weights, as `update_bn` does.
 
+use std::collections::BTreeMap;
+
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Shape, Tensor};
 use firebox_kernels::{approach, approach_on_device};
@@ -164,6 +166,57 @@ impl Average {
             }
         }
         map_parameters(model, &mut Change(&self.values))
+    }
+}
+
+/// The running statistics of a model, by the places of their parameters, as they are at some time.
+pub(crate) struct Statistics(BTreeMap<usize, Tensor<1>>);
+
+impl Statistics {
+    /// Those of a model now. Nothing is copied: who moves one makes another tensor.
+    pub(crate) fn of<M: Module>(model: &M) -> Self {
+        #[derive(Default)]
+        struct Found {
+            within: Vec<bool>,
+            place: usize,
+            values: BTreeMap<usize, Tensor<1>>,
+        }
+        impl ModuleVisitor for Found {
+            fn enter_module(&mut self, name: &str, _: &str) {
+                self.within.push(names_statistic(name));
+            }
+
+            fn exit_module(&mut self, _: &str, _: &str) {
+                self.within.pop();
+            }
+
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if self.within.last() == Some(&true) {
+                    let value = param.base().inner();
+                    let size = value.shape().num_elements();
+                    self.values.insert(self.place, value.reshape([size]));
+                }
+                self.place += 1;
+            }
+        }
+        let mut found = Found::default();
+        model.visit(&mut found);
+        Self(found.values)
+    }
+
+    /// The model with these.
+    pub(crate) fn put_back<M: Module>(&self, model: M) -> M {
+        struct Change<'a>(&'a BTreeMap<usize, Tensor<1>>);
+        impl MapParameter for Change<'_> {
+            fn map<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
+                let Some(own) = self.0.get(&index) else { return value };
+                own.clone().reshape(Shape::from(value.dims().to_vec()))
+            }
+        }
+        match self.0.is_empty() {
+            true => model,
+            false => map_parameters(model, &mut Change(&self.0)),
+        }
     }
 }
 

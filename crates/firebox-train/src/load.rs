@@ -11,7 +11,7 @@ use firebox_core::quoted;
 use firebox_models::{Parameter, layouts, read_parameters, write_parameters};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Checkpoint, CheckpointError, checkpoints};
+use crate::checkpoint::{AVERAGE, Checkpoint, CheckpointError, checkpoints};
 use crate::run::{CHECKPOINT_FOLDER, SUMMARY_FILE, Summary};
 use crate::snapshot::parse_weights;
 
@@ -104,18 +104,23 @@ impl std::fmt::Display for MatchReport {
 /// What files of PyTorch put before names.
 const PREFIXES: [&str; 6] = ["", "encoder.", "module.", "_orig_mod.", "model.", "backbone."];
 
-/// Reads the weights of a run's folder (its selected checkpoint), of a checkpoint's folder, or of a
-/// safetensors file, and says where they were.
+/// Reads the weights of a run's folder (its selected checkpoint, the average in it where that is the model of the run), of a
+/// checkpoint's folder (the weights that were trained, whether or not there is an average beside them), or of a safetensors
+/// file, in the order of their names, and says where they were. Of a run that has not ended, they are those of its newest
+/// checkpoint.
 ///
 /// # Errors
 /// If nothing is there, or it is damaged.
 pub fn read_weights(path: &Path) -> Result<(Vec<Parameter>, PathBuf), LoadEncoder> {
     let nothing = |what| LoadEncoder::Nothing { path: path.to_owned(), what };
     if path.is_dir() {
-        let folder =
+        let (folder, averaged) =
             checkpoint_of(path)?.ok_or_else(|| nothing("it is a folder without a checkpoint"))?;
-        let weights = Checkpoint::open(&folder)?.parameters()?;
-        return Ok((weights, folder));
+        let checkpoint = Checkpoint::open(&folder)?;
+        return Ok(match averaged {
+            true => (checkpoint.average()?, folder.join(AVERAGE)),
+            false => (checkpoint.parameters()?, folder),
+        });
     }
     if !path.exists() {
         return Err(nothing("it is not there"));
@@ -126,20 +131,22 @@ pub fn read_weights(path: &Path) -> Result<(Vec<Parameter>, PathBuf), LoadEncode
     Ok((parse_weights(&bytes).map_err(failed)?, path.to_owned()))
 }
 
-/// The checkpoint that a folder is, or that the run in it ended with, or its newest.
-fn checkpoint_of(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
+/// The checkpoint that a folder is, or that the run in it ended with, or its newest; and whether the average in it is the
+/// model.
+fn checkpoint_of(folder: &Path) -> Result<Option<(PathBuf, bool)>, CheckpointError> {
     if folder.join("manifest.json").is_file() && folder.join("weights.safetensors").is_file() {
-        return Ok(Some(folder.to_owned()));
+        return Ok(Some((folder.to_owned(), false)));
     }
     let summary = fs::read(folder.join(SUMMARY_FILE)).ok();
     let summary = summary.and_then(|text| serde_json::from_slice::<Summary>(&text).ok());
-    if let Some(selected) = summary.map(|summary| summary.selected_path(folder))
+    if let Some((selected, averaged)) =
+        summary.map(|summary| (summary.selected_path(folder), summary.averaged))
         && selected.is_dir()
     {
-        return Ok(Some(selected));
+        return Ok(Some((selected, averaged)));
     }
     let newest = checkpoints(&folder.join(CHECKPOINT_FOLDER))?.into_iter().next();
-    Ok(newest.map(|checkpoint| checkpoint.path().to_owned()))
+    Ok(newest.map(|checkpoint| (checkpoint.path().to_owned(), false)))
 }
 
 /// Gives the parameters of `model` whose names begin with `part` (`encoder.`) the weights of the same
@@ -237,6 +244,21 @@ mod tests {
         let encoder = RecurrentConfig { hidden, ..RecurrentConfig::default() };
         let encoder = encoder.init(Stream::new(1, "encoder"), 2, &device).unwrap();
         ClassifierConfig::default().init(Stream::new(1, "head"), encoder, 3, &device).unwrap()
+    }
+
+    #[test]
+    fn weights_are_read_in_the_order_of_their_names() {
+        use safetensors::tensor::{Dtype, TensorView};
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.safetensors");
+        let value = 1.0_f32.to_le_bytes();
+        let names: Vec<String> = (0..12).map(|number| format!("weight.{number:02}")).collect();
+        let one = |name| (name, TensorView::new(Dtype::F32, vec![1], &value).unwrap());
+        let file = safetensors::serialize(names.iter().rev().map(one), None).unwrap();
+        fs::write(&path, file).unwrap();
+        let (weights, _) = read_weights(&path).unwrap();
+        assert_eq!(weights.into_iter().map(|one| one.name).collect::<Vec<_>>(), names);
     }
 
     #[test]

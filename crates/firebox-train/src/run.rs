@@ -97,6 +97,9 @@ pub struct Summary {
     /// The checkpoint to go on with, a name within the folder of checkpoints: the best one if it
     /// was kept, else the newest.
     pub selected: String,
+    /// Whether the average of the weights in it is the model, as its settings have it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub averaged: bool,
     /// What was counted.
     pub counts: Counts,
     /// The steps from which on batches were computed in smaller parts, for want of memory, and the

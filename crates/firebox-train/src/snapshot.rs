@@ -258,11 +258,13 @@ pub(crate) fn load_weights<M: Module>(bytes: &[u8], model: &mut M) -> Result<(),
     Ok(write_parameters(model, parse_weights(bytes)?)?)
 }
 
-/// The tensors of a safetensors file.
+/// The tensors of a safetensors file in the order of their names. The library gives them in that of a hash map, which is
+/// another each time, and keys are made of them.
 pub(crate) fn parse_weights(bytes: &[u8]) -> Result<Vec<Parameter>, LoadWeights> {
-    let tensors = SafeTensors::deserialize(bytes)?;
+    let mut tensors = SafeTensors::deserialize(bytes)?.tensors();
+    tensors.sort_by(|(a, _), (b, _)| a.cmp(b));
     let mut parameters = vec![];
-    for (name, view) in tensors.tensors() {
+    for (name, view) in tensors {
         if view.dtype() != Dtype::F32 {
             return Err(LoadWeights::Type { name, found: format!("{:?}", view.dtype()) });
         }

@@ -17,7 +17,7 @@ use firebox_models::Loss;
 use tracing::info_span;
 
 use crate::ahead::{Ahead, Taken};
-use crate::average::{Average, AverageConfig};
+use crate::average::{Average, AverageConfig, Statistics};
 use crate::checkpoint::{
     Checkpoint, Job, Kind, Manifest, Saver, Writer, best_or_first, best_or_newest, checkpoints,
     folder_name, leave_whole_best, load_average, load_weights, newest_whole, recover,
@@ -66,10 +66,16 @@ where
     check_budget(&model, config)?;
     let _lock = lock(run.folder)?;
     let folder = run.folder.join(CHECKPOINT_FOLDER);
-    if let Some(summary) = ended_before(run)? {
+    if let Some(mut summary) = ended_before(run)? {
         // Of one that was killed before it had removed them, some may be left.
         let writer = Writer::new(folder, &config.checkpoint, run.listener);
         writer.tidy(RollbackSteps::default(), true);
+        // One of an earlier version did not say so.
+        let averaged = is_averaged(config, &summary, run)?;
+        if averaged != summary.averaged {
+            summary.averaged = averaged;
+            write_summary(run.folder, &summary)?;
+        }
         return read_back(model, summary, config, run);
     }
     let writer = Writer::new(folder.clone(), &config.checkpoint, run.listener);
@@ -120,6 +126,7 @@ where
         counts: state.counts,
         divisions: divisions.all().to_vec(),
         saves,
+        averaged: false,
         seconds: start.elapsed().as_secs_f64(),
         data_seconds: data_time.as_secs_f64(),
     };
@@ -140,6 +147,7 @@ where
         // The best one was damaged.
         summary.selected = folder_name(left.manifest().step);
     }
+    summary.averaged = is_averaged(config, &summary, run)?;
     // A run that is killed before its end is written down goes on from its newest checkpoint.
     write_summary(run.folder, &summary)?;
     writer.tidy(nothing, true);
@@ -329,7 +337,13 @@ impl<M: Module> Session<'_, M> {
     ) -> Result<Option<Step>, TrainError> {
         let step = self.state.step + 1;
         let parts = self.divisions.parts(BatchWork::Step, step);
-        let computed = if_memory_lasts(|| self.compute(objective, loader, group, parts))?;
+        let before = Statistics::of(&self.model);
+        let computed = if_memory_lasts(|| self.compute(objective, loader, group, parts));
+        if !matches!(computed, Ok(Some(_))) {
+            // Whoever computes this step again, here or after a resume, moves them then.
+            self.model = before.put_back(self.model.clone());
+        }
+        let computed = computed?;
         if computed.is_none() {
             // If a step before it had too little, this one was computed of what that left.
             self.settle()?;
@@ -420,7 +434,9 @@ impl<M: Module> Session<'_, M> {
         let mut numbers = None;
         let largest = kinds.iter().map(|[samples, _, parts]| samples.div_ceil(*parts)).max();
         if !ahead.as_ref().is_some_and(|ahead| ahead.has_room(&kinds)) {
-            // On a GPU, the host waits here for all that it has asked for above.
+            // On a GPU, the host waits here for all that it has asked for above, and hears only now which had too little
+            // memory: the largest is divided.
+            self.samples = largest.unwrap_or(self.samples);
             let (_read_back, reading) = (info_span!("read back").entered(), Instant::now());
             numbers = Some(read(&losses, weight, &gradients)?);
             self.times.reading_back += reading.elapsed();
@@ -866,18 +882,23 @@ fn read_back<M: Module>(
     run: &Run<'_>,
 ) -> Result<Trained<M>, TrainError> {
     let selected = summary.selected_path(run.folder);
-    let averaged = config.average.filter(|average| average.evaluate);
-    match averaged {
-        Some(_) if Checkpoint::open(&selected)?.has_average() => {
-            load_average(&selected, &mut model)?;
-        }
-        Some(average) => {
+    if summary.averaged {
+        load_average(&selected, &mut model)?;
+    } else {
+        if let Some(average) = config.average.filter(|average| average.evaluate) {
             run.listener.on(&Event::Warning { message: no_average(&average, &summary) });
-            load_weights(&selected, &mut model)?;
         }
-        None => load_weights(&selected, &mut model)?,
+        load_weights(&selected, &mut model)?;
     }
     Ok(Trained { model: model.valid(), summary })
+}
+
+/// Whether the model of a run that has ended is the average in its checkpoint.
+fn is_averaged(config: &TrainConfig, summary: &Summary, run: &Run<'_>) -> Result<bool, TrainError> {
+    match config.average.is_some_and(|average| average.evaluate) {
+        true => Ok(Checkpoint::open(&summary.selected_path(run.folder))?.has_average()),
+        false => Ok(false),
+    }
 }
 
 /// The best epoch of which there is a checkpoint.

@@ -6,6 +6,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
@@ -19,7 +20,7 @@ use firebox_models::{Loss, Parameter, read_parameters};
 use firebox_train::{
     AdamWConfig, AverageConfig, Checkpoint, CheckpointConfig, Constant, Data, DynamicScale,
     History, Keep, LossScale, Objective, Optimizer, Outcome, Schedule, SgdConfig, Streams,
-    TrainConfig, load_weights,
+    TrainConfig, load_weights, read_weights,
 };
 use serde::Deserialize;
 use support::{Plan, weights};
@@ -208,6 +209,15 @@ fn accumulated_masked_batches_are_pytorchs() {
         assert!(Checkpoint::open(&selected).unwrap().has_average());
         load_weights(&selected, &mut plain).unwrap();
         near("weights", &weights(&plain), &[golden.weight.clone(), golden.bias.clone()].concat());
+        // Whoever begins with the run's weights begins with its model, and with the checkpoint's with those.
+        let read = |path: &Path| {
+            let (mut parameters, _) = read_weights(path).unwrap();
+            // By name: the bias comes first.
+            parameters.reverse();
+            parameters.into_iter().flat_map(|own| own.values).collect::<Vec<f32>>()
+        };
+        near("weights of the run", &read(folder.path()), &average);
+        near("weights of the checkpoint", &read(&selected), &weights(&plain));
     }
 }
 

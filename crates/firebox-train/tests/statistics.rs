@@ -5,18 +5,21 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::Device;
-use firebox_core::Stream;
+use firebox_core::{Event, Stream};
 use firebox_kernels::{BatchNorm, BatchNormConfig, init_linear, linear};
-use firebox_loader::Batch;
+use firebox_loader::{Batch, LoadError, LoaderConfig, Sample, Source, TrainLoader, TrainSource};
 use firebox_models::{Loss, Parameter, read_parameters};
 use firebox_train::{
     AverageConfig, CheckpointConfig, DIVISIONS_FILE, Data, Keep, NonFinite, Objective, Outcome,
-    ParameterGroup, Streams, TrainConfig,
+    ParameterGroup, Streams, TrainConfig, TrainError,
 };
-use support::{Plan, SEED, held_out, loader, steps};
+use support::{Plan, SEED, Waves, held_out, loader, steps};
 
 #[derive(Module, Debug)]
 struct Normed {
@@ -167,4 +170,108 @@ fn statistics_of_averages_are_the_same_wherever_a_run_was_stopped() {
         assert_eq!(run(&config, true, Some(stop_at)), parts, "{stop_at}");
         assert_eq!(run(&frozen, false, Some(stop_at)), still, "{stop_at}");
     }
+}
+
+/// [`ToMean`] on a device that is short of memory from the fourth step on, and finds out after the normalisation.
+struct Scarce {
+    most: usize,
+}
+
+impl Objective<Normed> for Scarce {
+    fn loss(&self, model: &Normed, batch: &Batch, streams: Streams) -> Loss {
+        let step = |step| Stream::new(SEED, "masks").substream(step);
+        let begun = (0..3).all(|before| streams.samples != step(before));
+        let loss = ToMean { broken: None }.loss(model, batch, streams);
+        assert!(!begun || batch.len() <= self.most, "CUDA_ERROR_OUT_OF_MEMORY: out of memory");
+        loss
+    }
+}
+
+#[test]
+fn a_step_that_is_computed_again_for_want_of_memory_moves_statistics_once() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let config = TrainConfig { accumulate: 2, ..config(NonFinite::Stop) };
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [scarce, enough] = &folders;
+    let train = |folder: &std::path::Path, most| {
+        let trained = Plan::new(folder).train(model(), &Scarce { most }, data, &config).unwrap();
+        (read_parameters(&trained.model), trained.summary.divisions)
+    };
+    let divided = train(scarce.path(), 2);
+    assert_eq!(divided.1.iter().map(|d| (d.step, d.parts)).collect::<Vec<_>>(), [(4, 2)]);
+    // With enough memory the file alone makes the same of it, and no step is computed twice.
+    let file = |folder: &std::path::Path| folder.join(DIVISIONS_FILE);
+    std::fs::copy(file(scarce.path()), file(enough.path())).unwrap();
+    assert_eq!(train(enough.path(), 4), divided);
+}
+
+/// Waves of which one cannot be read while `fails` is set.
+struct Failing {
+    waves: Waves,
+    fails: Arc<AtomicBool>,
+}
+
+impl Source for Failing {
+    fn len(&self) -> usize {
+        self.waves.len()
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        self.waves.shape()
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        match index == 17 && self.fails.load(Ordering::Relaxed) {
+            true => Err(LoadError::Sample { index, source: "the disk has gone".into() }),
+            false => self.waves.read(index, out),
+        }
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Failing {}
+
+/// [`ToMean`], counting its batches.
+struct Counted(AtomicUsize);
+
+impl Objective<Normed> for Counted {
+    fn loss(&self, model: &Normed, batch: &Batch, streams: Streams) -> Loss {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        ToMean { broken: None }.loss(model, batch, streams)
+    }
+}
+
+#[test]
+fn a_step_that_was_given_up_half_way_moves_no_statistics() {
+    let fails = Arc::<AtomicBool>::default();
+    let source = Failing { waves: Waves { samples: 24, seed: 1 }, fails: Arc::clone(&fails) };
+    let batches =
+        LoaderConfig { batch_size: 4, workers: 1, prefetch: 2, seed: SEED, ..Default::default() };
+    let loader = TrainLoader::new(Arc::new(source), batches, Device::default()).unwrap();
+    let data = Data { train: &loader, validation: None };
+    // An epoch is a step of six batches.
+    let config = TrainConfig { accumulate: 6, epochs: 3, ..config(NonFinite::Stop) };
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let [whole, failed] = &folders;
+    let objective = || Counted(AtomicUsize::new(0));
+    let plain = Plan::new(whole.path()).train(model(), &objective(), data, &config).unwrap();
+    let watch = |event: &Event| {
+        if let Event::Epoch { epoch: 1, .. } = event {
+            fails.store(true, Ordering::Relaxed);
+        }
+    };
+    let (plan, counted) = (Plan { watch: &watch, ..Plan::new(failed.path()) }, objective());
+    let error = plan.train(model(), &counted, data, &config).err().unwrap();
+    assert!(matches!(error, TrainError::Load(LoadError::Sample { index: 17, .. })), "{error}");
+    let computed = counted.0.into_inner();
+    assert!((7..12).contains(&computed), "some batches of the second step: {computed}");
+    fails.store(false, Ordering::Relaxed);
+    let plan = Plan::resumed(failed.path());
+    let resumed = plan.train(model(), &objective(), data, &config).unwrap();
+    assert_eq!(read_parameters(&resumed.model), read_parameters(&plain.model));
+    assert_eq!(steps(failed.path()), steps(whole.path()));
 }

@@ -117,8 +117,31 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
         Some(error) if !error.is_bad_input() => 1,
         _ if error.downcast_ref::<ConvertError>().is_some_and(|error| !error.is_bad_input()) => 1,
         _ if error.is::<OutputError>() || error.is::<Fruitless>() => 1,
-        _ => 2,
+        Some(_) => 2,
+        None if error.is::<ConvertError>() => 2,
+        None if error.chain().any(is_of_the_machine) => 1,
+        None => 2,
     }
+}
+
+/// Whether the system failed at what is right as it was given: a disk is full or broken, and no name is wrong.
+fn is_of_the_machine(cause: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind::{
+        AlreadyExists, InvalidData, InvalidFilename, InvalidInput, IsADirectory, NotADirectory,
+        NotFound, PermissionDenied, UnexpectedEof,
+    };
+    let named = [
+        AlreadyExists,
+        InvalidData,
+        InvalidFilename,
+        InvalidInput,
+        IsADirectory,
+        NotADirectory,
+        NotFound,
+        PermissionDenied,
+        UnexpectedEof,
+    ];
+    cause.downcast_ref::<std::io::Error>().is_some_and(|error| !named.contains(&error.kind()))
 }
 
 #[cfg(test)]
@@ -126,6 +149,18 @@ mod tests {
     use std::io::ErrorKind;
 
     use super::*;
+
+    #[test]
+    fn what_the_machine_fails_at_is_no_bad_input() {
+        let code = |kind: ErrorKind| {
+            exit_code(&anyhow::Error::new(std::io::Error::from(kind)).context("cannot write it"))
+        };
+        assert_eq!(code(ErrorKind::StorageFull), 1);
+        assert_eq!(code(ErrorKind::Other), 1);
+        assert_eq!(code(ErrorKind::NotFound), 2);
+        assert_eq!(code(ErrorKind::PermissionDenied), 2);
+        assert_eq!(exit_code(&anyhow::anyhow!("no such flag")), 2);
+    }
 
     #[test]
     fn a_disk_that_takes_nothing_has_a_way_out_unless_a_better_one_was_told() {

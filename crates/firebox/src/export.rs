@@ -23,7 +23,7 @@ pub(crate) struct ExportFlags {
     /// What to write.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
-    /// What of the model, in ONNX: by default the head of a classifier, else the encoder.
+    /// What of the model, in ONNX: by default the encoder of a pre-trained model, else the head.
     #[arg(long, value_enum)]
     part: Option<ExportedPart>,
     /// The file to write, or the folder for torch; by default named after the run, in this folder.

@@ -292,8 +292,11 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
             Ok(ExitCode::SUCCESS)
         }
         Outcome::Interrupted { step } => {
-            let run = finished.run.display();
+            let run = quoted_for_a_shell(&finished.run.to_string_lossy());
             match step {
+                0 if finished.run.join("parts").is_dir() => say(
+                    "interrupted; every training that is complete is kept, and of the one in hand what was saved last",
+                )?,
                 0 => say(
                     "interrupted before a step was saved; every result that is complete is kept",
                 )?,
@@ -303,6 +306,15 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
             say(format_args!("        or: firebox run --resume {run}"))?;
             Ok(ExitCode::from(130))
         }
+    }
+}
+
+/// A text as a POSIX shell takes it for one word.
+pub(crate) fn quoted_for_a_shell(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+=,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -461,4 +473,19 @@ fn devices() -> anyhow::Result<ExitCode> {
         say(format_args!("{name:<9} {kind}{text}"))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_one_word_of_a_shell() {
+        let quoted = |text: &str| quoted_for_a_shell(text);
+        assert_eq!(quoted("runs/pretrain-5e0ff9fb"), "runs/pretrain-5e0ff9fb");
+        assert_eq!(quoted("runs/数据-1"), "runs/数据-1");
+        assert_eq!(quoted("runs/my run"), "'runs/my run'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
 }

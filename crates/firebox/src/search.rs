@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use firebox_core::Listener;
 use firebox_pipeline::memory::Shortage;
-use firebox_pipeline::{Search, SearchSource, Searched};
+use firebox_pipeline::{Search, SearchSource, Searched, loss_text};
 
 use crate::output::say;
 use crate::terminal::{AFTER_THIS_STEP, LogFormat, Terminal, write_line};
-use crate::{Layers, device, environment, stop_on_signal, workers};
+use crate::{Layers, device, environment, quoted_for_a_shell, stop_on_signal, workers};
 
 /// Variable with the address of the study for a worker: other users see the arguments of a process, and
 /// the address may hold a password.
@@ -174,7 +174,11 @@ fn join_command(search: &Search) -> String {
     } else {
         " (with the user and the password before the host: redis://USER:PASSWORD@HOST)"
     };
-    format!("firebox search --join {address}{hidden}")
+    format!("firebox search --join {}{hidden}", quoted_for_a_shell(address))
+}
+
+fn best_line(number: u64, objective: &str, value: f64) -> String {
+    format!("best: trial {number} with a {objective} of {}", loss_text(value))
 }
 
 fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
@@ -184,8 +188,7 @@ fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
         say(format_args!("no more are begun: {ended}"))?;
     }
     if let Some((number, value)) = searched.best {
-        let objective = searched.objective;
-        say(format_args!("best: trial {number} with a {objective} of {value:.6}"))?;
+        say(best_line(number, searched.objective, value))?;
     }
     for (number, pipeline) in &searched.front {
         say(format_args!("on the Pareto front: trial {number}, {}", pipeline.display()))?;
@@ -206,4 +209,15 @@ fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
         return Err(Fruitless::Trials(searched.page.clone()).into());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_loss_does_not_read_as_zero() {
+        let line = best_line(3, "validation loss", 3.1e-7);
+        assert_eq!(line, "best: trial 3 with a validation loss of 3.10e-7");
+    }
 }

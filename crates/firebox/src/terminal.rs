@@ -108,21 +108,8 @@ impl Terminal {
             other.finish_and_clear();
         }
         let bar = slot.get_or_insert_with(|| {
-            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let template = match unit {
-                "bytes" => {
-                    "  {bar:28} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left"
-                }
-                _ => "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {rate}  {eta} left",
-            };
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                let rate = |state: &ProgressState, out: &mut dyn Write| {
-                    // A terminal that cannot be written to shows no rate either.
-                    let _ = out.write_str(&rate(state.per_sec()));
-                };
-                bar.set_style(style.progress_chars("━╸ ").with_key("rate", rate));
-            }
-            bar.set_message(unit.to_owned());
+            let bar = hidden_bar(done, total, unit);
+            bar.set_draw_target(ProgressDrawTarget::stderr());
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
         });
@@ -143,7 +130,7 @@ impl Terminal {
                 self.close();
                 let key = key.map_or(String::new(), |key| format!("  [{}]", key.short()));
                 let how = if *reused { "reused".to_owned() } else { duration(*seconds) };
-                self.line(&format!("{stage:<10} {how:>8}  {detail}{key}"));
+                self.line(&format!("{stage:<10} {how:>10}  {detail}{key}"));
             }
             Event::Epoch { epoch, step, train_loss, validation_loss, best, seconds } => {
                 let validation = validation_loss
@@ -182,9 +169,52 @@ impl Terminal {
     }
 }
 
+/// A bar that is not drawn yet. What was done before it was made, as by the attempt that a resumed one goes on with, says
+/// nothing about its rate.
+fn hidden_bar(done: u64, total: u64, unit: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
+    let template = match unit {
+        "bytes" => {
+            "  {bar:28} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left"
+        }
+        _ => "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {rate}  {eta} left",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        let rate = |state: &ProgressState, out: &mut dyn Write| {
+            // A terminal that cannot be written to shows no rate either.
+            let _ = out.write_str(&rate(state.per_sec()));
+        };
+        bar.set_style(style.progress_chars("━╸ ").with_key("rate", rate));
+    }
+    bar.set_message(unit.to_owned());
+    bar.set_position(done);
+    // A tick takes note of the position, from which on the rate is then measured.
+    bar.tick();
+    bar.reset_eta();
+    bar
+}
+
 /// Writing to a closed terminal must not end the run.
 pub(crate) fn write_line(text: &str) {
-    write_at_once(&mut std::io::stderr(), text);
+    write_at_once(&mut std::io::stderr(), &shown(text));
+}
+
+/// Text in which nothing moves the cursor or changes colours: names of data may hold any character. None of ours does.
+pub(crate) fn shown(text: &str) -> String {
+    let acts = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
+    text.replace("\r\n", "\n").replace(acts, "\u{fffd}")
+}
+
+/// The same JSON with escapes for the control characters beyond ASCII's first ones.
+fn escaped(json: String) -> String {
+    if !json.contains(char::is_control) {
+        return json;
+    }
+    json.chars().fold(String::new(), |mut out, c| {
+        let _ =
+            if c.is_control() { write!(out, "\\u{:04x}", u32::from(c)) } else { out.write_char(c) };
+        out
+    })
 }
 
 /// [`write_line`], for which nobody waits longer than that.
@@ -209,9 +239,12 @@ fn write_at_once(out: &mut impl std::io::Write, text: &str) {
     let _ = out.write_all(format!("{text}\n").as_bytes());
 }
 
-/// How much is done in a second, with three digits.
+/// How much is done in a second, with three digits; of what is slow, in a minute or an hour.
 fn rate(per_second: f64) -> String {
     match per_second {
+        r if r.is_nan() || r <= 0.0 => "0.00/s".to_owned(),
+        r if r < 0.095 / 60.0 => format!("{:.2}/h", 3600.0 * r),
+        r if r < 0.095 => format!("{:.2}/min", 60.0 * r),
         r if r < 9.95 => format!("{r:.2}/s"),
         r if r < 99.5 => format!("{r:.1}/s"),
         r => format!("{r:.0}/s"),
@@ -224,7 +257,11 @@ pub(crate) fn duration(seconds: f64) -> String {
         s if s < 0.0995 => format!("{:.0} ms", s * 1e3),
         s if s < 9.95 => format!("{s:.1} s"),
         s if s < 99.5 => format!("{s:.0} s"),
-        s => format!("{}:{:02} min", s as u64 / 60, s as u64 % 60),
+        s if s < 3600.0 => format!("{}:{:02} min", s as u64 / 60, s as u64 % 60),
+        s => {
+            let minutes = s as u64 / 60;
+            format!("{}:{:02}:{:02} h", minutes / 60, minutes % 60, s as u64 % 60)
+        }
     }
 }
 
@@ -234,8 +271,9 @@ impl Listener for Terminal {
         match self.format {
             LogFormat::Text => self.text(event),
             LogFormat::Json => {
+                // JSON has escapes for most control characters; the others are written so, too.
                 if let Ok(text) = serde_json::to_string(event) {
-                    write_line(&text);
+                    write_at_once(&mut std::io::stderr(), &escaped(text));
                 }
             }
         }
@@ -248,9 +286,30 @@ mod tests {
 
     #[test]
     fn durations_read_well() {
-        let texts = [0.004, 0.5, 12.3, 99.4, 150.0].map(duration);
+        let texts = [0.004, 0.5, 12.3, 99.4, 150.0, 3599.9, 43_205.0].map(duration);
         assert_eq!([1.234, 18.2723, 456.7].map(rate), ["1.23/s", "18.3/s", "457/s"]);
-        assert_eq!(texts, ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min"]);
+        let slow = [0.1, 1.0 / 300.0, 1.0 / 7200.0, 0.0, f64::NAN].map(rate);
+        assert_eq!(slow, ["0.10/s", "0.20/min", "0.50/h", "0.00/s", "0.00/s"]);
+        let expected = ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min", "59:59 min", "12:00:05 h"];
+        assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn what_was_done_before_a_bar_is_not_taken_for_its_rate() {
+        let bar = hidden_bar(90_000, 100_000, "steps");
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!((bar.position(), bar.per_sec()), (90_000, 0.0));
+        bar.set_position(90_010);
+        bar.tick();
+        // Ten in at least 20 ms.
+        assert!((0.0..=500.0).contains(&bar.per_sec()), "{}", bar.per_sec());
+    }
+
+    #[test]
+    fn names_of_data_do_not_reach_the_terminal_as_commands() {
+        let text = shown("series `\u{1b}[2J\u{9b}31m\r\u{7}数据`\tof\r\ntwo lines");
+        let expected = "series `\u{fffd}[2J\u{fffd}31m\u{fffd}\u{fffd}数据`\tof\ntwo lines";
+        assert_eq!(text, expected);
     }
 
     #[test]

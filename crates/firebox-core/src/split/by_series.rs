@@ -153,7 +153,8 @@ fn draw(
         let all = free.iter().map(Vec::len).sum::<usize>() as f64;
         for (owed, (part, share)) in owed.iter_mut().zip(shares) {
             *owed += share * all;
-            let wanted = owed.round().max(0.0) as usize;
+            // What a class could not give for having too few series is no debt of the next one.
+            let wanted = owed.round().clamp(0.0, most(*share, all)) as usize;
             let mut taken = 0;
             free.retain(|unit| {
                 // Equal series may be of several classes.
@@ -175,9 +176,18 @@ fn draw(
                 }
                 !take
             });
-            *owed -= taken as f64;
+            *owed = (*owed - taken as f64).min(ROUNDED);
         }
     }
+}
+
+/// What a class owes at most for its share being rounded.
+const ROUNDED: f64 = 0.5;
+
+/// Series that are drawn of so many at most.
+fn most(share: f64, all: f64) -> f64 {
+    // 0.55 of 100 is more than 55 once it is rounded.
+    (share * all - 1e-9).ceil()
 }
 
 #[cfg(test)]
@@ -274,12 +284,51 @@ mod tests {
             let (all, mut free) = (members.len() as f64, &members[..]);
             for (owed, (part, share)) in owed.iter_mut().zip(shares) {
                 *owed += share * all;
-                let take = (owed.round().max(0.0) as usize).min(free.len().saturating_sub(1));
-                *owed -= take as f64;
+                let wanted = owed.round().clamp(0.0, most(*share, all)) as usize;
+                let take = wanted.min(free.len().saturating_sub(1));
+                *owed = (*owed - take as f64).min(ROUNDED);
                 free[..take].iter().for_each(|index| parts[*index] = *part);
                 free = &free[take..];
             }
         }
+    }
+
+    #[test]
+    fn what_small_classes_cannot_give_is_not_taken_from_the_next_one() {
+        // A series each of many classes, which stays, and then classes of a hundred.
+        let rare = (0..50).map(|class| (class, 1));
+        let few = (52..72).map(|class| (class, 7));
+        let sizes: Vec<(u32, usize)> = rare.chain([(50, 100), (51, 100)]).chain(few).collect();
+        let of_class = |(class, size): &(u32, usize)| {
+            let class = *class;
+            (0..*size).map(move |at| (f64::from(class) * 1e3 + at as f64, class))
+        };
+        let series =
+            sizes.iter().flat_map(of_class).enumerate().map(|(index, (value, class))| Series {
+                labels: StepLabels::Whole(class),
+                ..Series::regular(format!("s{index}"), 0, 1, vec![value; 6], 1)
+            });
+        let classes = (0..72).map(|class| format!("class {class}")).collect();
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = SeriesSet::new(channels, classes, series.collect()).unwrap();
+        let (shares, mut parts) = ([(2, 0.2), (1, 0.1)], vec![0; set.series().len()]);
+        let units = (0..parts.len()).map(|index| vec![index]).collect();
+        draw(&set, units, &shares, Stream::new(3, "split"), &mut parts);
+        let drawn = |class: u32, part: usize| {
+            let of = |(own, series): (&usize, &Series)| {
+                *own == part && series.labels == StepLabels::Whole(class)
+            };
+            parts.iter().zip(set.series()).filter(|pair| of(*pair)).count()
+        };
+        for class in [50, 51] {
+            let found = [drawn(class, 2), drawn(class, 1)];
+            assert!((20..=21).contains(&found[0]) && (10..=11).contains(&found[1]), "{found:?}");
+        }
+        // A fifth of 140, and a tenth.
+        let of_few = |part| (52..72).map(|class| drawn(class, part)).sum::<usize>();
+        let found = [of_few(2), of_few(1)];
+        assert!((27..=29).contains(&found[0]) && (13..=15).contains(&found[1]), "{found:?}");
+        assert!((0..50).all(|class| drawn(class, 0) == 1));
     }
 
     #[test]

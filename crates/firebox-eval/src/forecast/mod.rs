@@ -84,7 +84,8 @@ pub struct ForecastScore {
     /// forecast accuracy", 2006. NaN where there is no such error; the mean over all outputs is of those
     /// that have one.
     pub mase: Estimate,
-    /// Mean absolute error of each run; their spread is that of the seeds.
+    /// Mean absolute error of each run; their spread is that of the seeds. NaN where nothing was measured.
+    #[serde(deserialize_with = "firebox_core::numbers_or_nan")]
     pub runs: Vec<f64>,
 }
 
@@ -112,6 +113,8 @@ pub enum BlockOf {
     Overlap,
     /// They lie within a season of so many steps, over which errors hang together.
     Season(usize),
+    /// They are of one of the series, or groups of them, that are tested on and were not trained on.
+    Units,
 }
 
 /// What was measured.
@@ -130,7 +133,7 @@ pub struct ForecastEvaluation {
     #[serde(default)]
     pub block_of: BlockOf,
     /// Whether series are of unlike size, so that gains and the verdict are by the error over each series' own scale: by the
-    /// error itself, the largest series would decide alone.
+    /// error itself, the largest series would decide alone. Those of a target without a scale are by the error itself.
     #[serde(default)]
     pub by_scale: bool,
     /// Share of the resamples within an interval.
@@ -172,6 +175,11 @@ impl ForecastEvaluation {
                 format!("in blocks of {block}, {} each,", season(steps))
             }
             (BlockOf::Season(steps), true) => format!("within {}", season(steps)),
+            (BlockOf::Units, _) => {
+                format!(
+                    "of series, or groups of them, that have {block} each and were not trained on,"
+                )
+            }
         };
         let independent = count(self.independent(), "independent one");
         format!("{windows} {together} are as good as {independent}")
@@ -207,7 +215,7 @@ impl ForecastEvaluation {
     }
 
     /// How many outputs something is said of.
-    pub(crate) fn measured_outputs(&self) -> usize {
+    pub fn measured_outputs(&self) -> usize {
         self.outputs.len() - self.unmeasured().len()
     }
 
@@ -237,7 +245,10 @@ impl ForecastEvaluation {
         let over = match outputs {
             1 => format!("{} ahead", count(first.horizon, "step")),
             _ => {
-                let horizons = self.outputs.iter().map(|output| output.horizon.to_string());
+                let unmeasured = self.unmeasured();
+                let known = self.outputs.iter().enumerate();
+                let known = known.filter(|(place, _)| !unmeasured.contains(place));
+                let horizons = known.map(|(_, output)| output.horizon.to_string());
                 format!("{} steps ahead", list(&horizons.collect::<Vec<_>>()))
             }
         };

@@ -84,7 +84,7 @@ pub fn evaluate_forecasts(
         measured,
         block_of: BlockOf::default(),
         confidence: resampling.confidence,
-        by_scale: has_unlike_scales(data),
+        by_scale: (0..outputs).any(|output| has_unlike_scales(data, output)),
         scores: vec![],
         gains: vec![],
     };
@@ -104,7 +104,10 @@ pub fn evaluate_forecasts(
             });
             if place > 0 {
                 // Over targets of different units, and series of unlike size, only the scaled error has a mean.
-                let scaled = evaluation.by_scale || (output.is_none() && !one_target);
+                let scaled = match output {
+                    Some(output) => evaluation.by_scale && has_scales(data, output),
+                    None => evaluation.by_scale || !one_target,
+                };
                 let by = if scaled { MASE } else { MAE };
                 let gain = estimate(&|all| gain(all[0].of(output, by), all[place].of(output, by)));
                 evaluation.gains.push(ForecastGain { baseline: *forecaster, output, gain });
@@ -131,16 +134,18 @@ fn blocks_measured(truth: &[f64], outputs: usize, block: usize) -> Option<usize>
 /// Sizes of series that are unlike: this many times as large as others.
 const UNLIKE: f64 = 10.0;
 
-/// Whether the errors of some series are of another size than those of others, by their scales, so that the largest would
-/// decide alone in which direction a mean goes. Where one has no scale there is no other mean.
-fn has_unlike_scales(data: &ForecastData<'_>) -> bool {
-    let outputs = data.outputs.len();
-    let is_unlike = |output: usize| {
-        let scales = data.scales.iter().skip(output).step_by(outputs);
-        let least = scales.clone().copied().fold(f64::INFINITY, f64::min);
-        scales.copied().fold(0.0, f64::max) > UNLIKE * least
-    };
-    data.scales.iter().all(|scale| scale.is_finite() && *scale > 0.0) && (0..outputs).any(is_unlike)
+/// Whether the errors of some series are of another size than those of others at an output, by their scales, so that the
+/// largest would decide alone in which direction a mean goes. Where one has no scale there is no other mean.
+fn has_unlike_scales(data: &ForecastData<'_>, output: usize) -> bool {
+    let scales = data.scales.iter().skip(output).step_by(data.outputs.len());
+    let least = scales.clone().copied().fold(f64::INFINITY, f64::min);
+    has_scales(data, output) && scales.copied().fold(0.0, f64::max) > UNLIKE * least
+}
+
+/// Whether each window has a scale at an output.
+fn has_scales(data: &ForecastData<'_>, output: usize) -> bool {
+    let mut scales = data.scales.iter().skip(output).step_by(data.outputs.len());
+    scales.all(|scale| scale.is_finite() && *scale > 0.0)
 }
 
 /// R² of the forecasts of each output, and the mean of them: 1 minus the squared errors over the squared

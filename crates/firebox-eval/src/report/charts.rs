@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::plot::{Bucket, Scale, buckets, coordinate, escape, fitted, path, range, text_width};
+use super::plot::{
+    Bucket, Scale, buckets, coordinate, escape, fitted, is_whole, path, range, text_width,
+};
 use crate::Estimate;
 use crate::text::{grouped, significant};
 
@@ -70,7 +72,7 @@ pub(super) fn curve_chart(chart: &CurveChart<'_>) -> String {
         true => Scale::fitting(y_range, HEIGHT - BOTTOM, TOP),
         false => Scale::with_margin(y_range, HEIGHT - BOTTOM, TOP),
     };
-    let whole = all().flat_map(|bucket| bucket.x).all(|value| value.fract() == 0.0);
+    let whole = all().flat_map(|bucket| bucket.x).all(is_whole);
     let marks = if whole { x.whole_ticks(5) } else { x.ticks(5) };
     let mut body = axes_with(&marks, &x, &y, chart.axis);
     if let Some((value, name)) = level {
@@ -175,12 +177,13 @@ fn tooltips(chart: &CurveChart<'_>, drawn: &[(&Curve<'_>, Vec<Bucket>)], x: &Sca
     out
 }
 
-/// `7`, or `7 to 9`.
+/// `7`, or `7 to 9`; places that are no whole numbers, such as shares of the labels, as `0.100`.
 fn of_steps(bucket: &Bucket) -> String {
     let [first, last] = bucket.x;
+    let place = |value: f64| if is_whole(value) { grouped(value) } else { significant(value) };
     match last > first {
-        true => format!("{} to {}", grouped(first), grouped(last)),
-        false => grouped(first),
+        true => format!("{} to {}", place(first), place(last)),
+        false => place(first),
     }
 }
 
@@ -265,7 +268,7 @@ pub(super) fn interval_chart(
     }
     for (place, row) in rows.iter().enumerate() {
         let middle = 4.0 + ROW * (place as f64 + 0.5);
-        let Estimate { value, low, high } = row.estimate;
+        let value = row.estimate.value;
         let class = if row.own { "own" } else { "other" };
         let title = format!("{}: {}", row.label, row.estimate.with_interval(format));
         let _ = write!(
@@ -276,7 +279,7 @@ pub(super) fn interval_chart(
             middle + 4.0,
             escape(&fitted(&row.label, (labels - FREE) / LETTERS))
         );
-        if from_zero {
+        if from_zero && value.is_finite() {
             let (start, end) = (x.at(0.0), x.at(value));
             let _ = write!(
                 body,
@@ -286,22 +289,27 @@ pub(super) fn interval_chart(
                 coordinate((end - start).abs().max(0.5))
             );
         }
-        if row.estimate.has_interval() {
-            let _ = write!(
-                body,
-                r#"<path class="whisker" d="M{0} {middle}H{1}M{0} {2}v8M{1} {2}v8"/>"#,
-                coordinate(x.at(low)),
-                coordinate(x.at(high)),
-                middle - 4.0
-            );
-        }
-        if !from_zero {
+        body.push_str(&whisker(&row.estimate, &x, middle));
+        if !from_zero && value.is_finite() {
             let _ =
                 write!(body, r#"<circle cx="{}" cy="{middle}" r="4.5"/>"#, coordinate(x.at(value)));
         }
         body.push_str("</g>");
     }
     figure(title, [WIDTH, height], &body, &[])
+}
+
+/// The line of an interval, with a cap at each end. One that is infinite lies beyond the chart: the line has no end
+/// there.
+fn whisker(estimate: &Estimate, x: &Scale, middle: f64) -> String {
+    let Estimate { low, high, .. } = *estimate;
+    if !estimate.has_interval() || (low == high && low.is_infinite()) {
+        return String::new();
+    }
+    let line = format!("M{} {middle}H{}", coordinate(x.at(low)), coordinate(x.at(high)));
+    let cap = |end: &f64| format!("M{} {}v8", coordinate(x.at(*end)), middle - 4.0);
+    let caps: String = [low, high].iter().filter(|end| end.is_finite()).map(cap).collect();
+    format!(r#"<path class="whisker" d="{line}{caps}"/>"#)
 }
 
 /// A figure with its caption and legend.
@@ -390,6 +398,51 @@ mod tests {
             assert!(chart.contains("<title>model: 0.500</title>"), "{chart}");
             assert!(!chart.contains("whisker") && !chart.contains("NaN"), "{chart}");
         }
+    }
+
+    #[test]
+    fn what_is_infinite_is_not_drawn_as_if_it_lay_at_the_edge() {
+        let row = |label: &str, value, low, high| IntervalRow {
+            label: label.to_owned(),
+            estimate: Estimate { value, low, high },
+            own: false,
+        };
+        let chart = |value: f64, from_zero| {
+            let rows = [row("a", 0.5, 0.4, 0.6), row("b", value, value, 0.7)];
+            interval_chart("R2", &rows, from_zero, significant)
+        };
+        for from_zero in [true, false] {
+            let mark = if from_zero { "<rect " } else { "<circle " };
+            for (value, told) in [(f64::NEG_INFINITY, "b: −∞ (−∞ to 0.700)"), (0.45, "b: 0.450")]
+            {
+                let page = chart(value, from_zero);
+                let marks = 1 + usize::from(value.is_finite());
+                assert_eq!(page.matches(mark).count(), marks, "{page}");
+                assert_eq!(page.matches("v8").count(), 2 + marks, "{page}");
+                assert_eq!(page.matches("whisker").count(), 2, "{page}");
+                assert!(page.contains(told), "{page}");
+            }
+            let page = chart(f64::NAN, from_zero);
+            assert_eq!(page.matches(mark).count(), 1, "{page}");
+            assert!(page.contains("<title>b: unknown</title>"), "{page}");
+        }
+    }
+
+    #[test]
+    fn places_between_whole_numbers_are_told_as_they_are() {
+        let bucket = |first, last| Bucket { x: [first, last], mean: 0.0, low: 0.0, high: 0.0 };
+        assert_eq!(of_steps(&bucket(0.1, 0.1)), "0.100");
+        assert_eq!(of_steps(&bucket(100.0 * 0.07, 1200.0)), "7 to 1,200");
+        assert_eq!(of_steps(&bucket(2.0, 2.0)), "2");
+        let chart = |first: f64| {
+            let points = vec![(first, 1.0), (8.0, 2.0)];
+            let curves = vec![Curve { name: "a", class: "c0", points, dots: false }];
+            let (title, axis, value) = ("accuracy", "labels, %", "accuracy");
+            curve_chart(&CurveChart { title, axis, value, curves, wide: false, level: None })
+        };
+        assert!(chart(0.1).contains("labels, % 0.100\n"), "{}", chart(0.1));
+        // Whole numbers but for rounding have marks at whole numbers.
+        assert!(!chart(100.0 * 0.07).contains(">7.2</text>"), "{}", chart(100.0 * 0.07));
     }
 
     #[test]

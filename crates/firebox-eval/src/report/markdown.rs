@@ -166,7 +166,7 @@ pub(super) fn write_table(out: &mut String, table: &Table, heading: bool) {
     let row = |out: &mut String, cells: &[String]| {
         out.push('|');
         cells.iter().for_each(|cell| {
-            let _ = write!(out, " {} |", inline(cell));
+            let _ = write!(out, " {} |", in_cell(cell));
         });
         out.push('\n');
     };
@@ -183,7 +183,13 @@ pub(super) fn write_table(out: &mut String, table: &Table, heading: bool) {
     out.push('\n');
 }
 
-/// Text within a line or a cell: nothing in it is markup but names between backticks, and it stays on its line.
+/// Text within a cell of a table. Cells are divided before anything else is looked at, names between backticks
+/// included.
+fn in_cell(text: &str) -> String {
+    inline(text).replace('|', "\\|")
+}
+
+/// Text within a line: nothing in it is markup but names between backticks, and it stays on its line.
 pub(super) fn inline(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     // Of an odd number the last begins nothing.
@@ -196,8 +202,6 @@ pub(super) fn inline(text: &str) -> String {
                 seen += 1;
                 out.push('`');
             }
-            // Cells are divided before anything else is looked at.
-            '|' => out.push_str("\\|"),
             other if other.is_control() => out.push(' '),
             other if is_name => out.push(other),
             '<' => out.push_str("&lt;"),
@@ -249,7 +253,10 @@ mod tests {
 
     #[test]
     fn cells_cannot_break_their_table_and_code_cannot_end_its_fence() {
-        assert_eq!(inline("a|b\n<c> *d*"), "a\\|b &lt;c> \\*d\\*");
+        assert_eq!(in_cell("a|b\n<c> *d*"), "a\\|b &lt;c> \\*d\\*");
+        assert_eq!(in_cell("`a|b`"), "`a\\|b`");
+        // Outside of tables a name would be read with the sign that hides it.
+        assert_eq!(inline("`a|b` or c|d"), "`a|b` or c|d");
         assert_eq!(fence("a ```` b"), "`````");
         assert_eq!(fence("plain"), "```");
     }

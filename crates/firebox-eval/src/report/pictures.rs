@@ -48,7 +48,7 @@ pub(super) fn masked_window(window: &MaskedWindow, channels: &[String]) -> Strin
         let top = 2.0 + row * channel as f64;
         body.push_str(&channel_row(window, count, channel, name, &x, [top, row, left]));
     }
-    for (value, label) in x.ticks(5) {
+    for (value, label) in x.whole_ticks(5) {
         let at = coordinate(x.at(value));
         let y = row * shown as f64 + 16.0;
         let _ = write!(
@@ -285,4 +285,24 @@ fn confusions(confusion: &Confusion, classes: &[String]) -> String {
     }
     out.push_str("</ol>\n");
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_two_steps_of_a_window_there_is_no_mark() {
+        let values = vec![1.0, 2.0, 3.0];
+        let window = MaskedWindow {
+            truth: values.clone(),
+            reconstructed: values,
+            mask: vec![false, true, false],
+            ..MaskedWindow::default()
+        };
+        let page = masked_window(&window, &["a".to_owned()]);
+        let marks = page.split(r#"text-anchor="middle">"#).skip(1);
+        let marks: Vec<_> = marks.filter_map(|mark| mark.split('<').next()).collect();
+        assert_eq!(marks, ["0", "1", "2"], "{page}");
+    }
 }

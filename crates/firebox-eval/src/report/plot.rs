@@ -176,9 +176,12 @@ impl Scale {
     /// The same of an axis of whole numbers, such as steps, between which there is nothing to mark.
     pub(super) fn whole_ticks(&self, count: usize) -> Vec<(f64, String)> {
         let mut all = self.ticks(count);
-        if all.iter().any(|(value, _)| value.fract().abs() > 1e-9) {
-            all.retain(|(value, _)| value.fract().abs() <= 1e-9);
-            all.iter_mut().for_each(|(value, label)| *label = tick_label(*value, 1.0));
+        if all.iter().any(|(value, _)| !is_whole(*value)) {
+            all.retain(|(value, _)| is_whole(*value));
+            for (value, label) in &mut all {
+                *value = value.round();
+                *label = tick_label(*value, 1.0);
+            }
         }
         all
     }
@@ -205,6 +208,11 @@ impl Scale {
             .map(|value| (value, tick_label(unit * value, unit * step)))
             .collect()
     }
+}
+
+/// Whether a number is whole but for rounding: 100 · 0.07 is.
+pub(super) fn is_whole(value: f64) -> bool {
+    (value - value.round()).abs() <= 1e-9
 }
 
 /// The smallest of 1, 2, 2.5 and 5 times a power of ten that is not below `rough`.
@@ -326,6 +334,10 @@ mod tests {
         };
         assert_eq!(whole([0.0, 12.0]), ["0", "5", "10"]);
         assert_eq!(whole([1.0, 3.0]), ["1", "2", "3"]);
+        // A fifth fifteen times is a little more than three.
+        let places = Scale::linear([2.0, 3.0], 0.0, 1.0).whole_ticks(5);
+        assert_eq!(places.iter().map(|tick| tick.0).collect::<Vec<_>>(), [2.0, 3.0]);
+        assert!(is_whole(100.0 * 0.07) && is_whole(6.999_999_999_999) && !is_whole(0.1));
         check([5.0, 5.0], 2, &["2.5", "5.0", "7.5"]);
         check([f64::NAN, 1.0], 2, &["0", "0.5", "1.0"]);
     }

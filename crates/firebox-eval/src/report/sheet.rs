@@ -263,7 +263,7 @@ mod tests {
         assert!(html.contains("logarithmic axes") && html.contains("batch size 64: 8.50 ms"));
         assert!(!html.contains("id=\"empty\"") && !html.contains("Nothing"));
         let expected = "# Speed &lt;of> it\n\nTwice as fast.\n\n- Device: cpu\n\n## Times\n\n\
-                        In ms \\| a step.\n\n| case | ms |\n| --- | ---: |\n| a | 3.0 |\n";
+                        In ms | a step.\n\n| case | ms |\n| --- | ---: |\n| a | 3.0 |\n";
         assert_eq!(text, expected);
     }
 

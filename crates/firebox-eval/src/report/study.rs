@@ -38,7 +38,7 @@ pub struct StudyReport {
     /// Names of parameters with their shares of the variance, the greatest first.
     pub importances: Vec<(String, f64)>,
     /// Numbers of the trials that no other beats in all objectives; the best one alone with one
-    /// objective.
+    /// objective. The configuration is that of the first.
     pub best: Vec<u64>,
     /// What giving up trials early saved.
     pub saved: Option<Saved>,
@@ -94,7 +94,10 @@ pub struct StudyTrial {
     /// Of each parameter, where its value lies on the axis, from 0 to 1, and the value as text.
     /// `None` for a parameter that the trial does not have.
     pub parameters: Vec<Option<(f64, String)>>,
-    /// Values reported on the way, by step.
+    /// Whether it violates no constraint: one that does is never the best.
+    #[serde(default = "feasible")]
+    pub feasible: bool,
+    /// Values reported on the way, by epoch.
     pub reports: Vec<(f64, f64)>,
     /// When it began, in seconds since the study did.
     pub started: Option<f64>,
@@ -102,6 +105,11 @@ pub struct StudyTrial {
     pub ended: Option<f64>,
     /// Why it failed.
     pub reason: Option<String>,
+}
+
+/// What a trial is of which nothing else is said.
+fn feasible() -> bool {
+    true
 }
 
 /// What giving up trials early saved: the median time of complete trials, less the pruned trials' own.
@@ -188,13 +196,36 @@ impl StudyReport {
         self.objectives.first().map_or("value", |objective| &objective.name)
     }
 
-    /// Complete trials, the best value of the first objective first.
+    /// Whether a trial may be called the best: it violates no constraint, and all its values are numbers.
+    pub(super) fn may_be_best(&self, trial: &StudyTrial) -> bool {
+        trial.feasible
+            && trial.values.len() >= self.objectives.len()
+            && trial.values.iter().all(|value| value.is_finite())
+    }
+
+    /// The trial that the card names and the pictures mark: the one whose configuration the page shows, or the
+    /// best one where there is no configuration.
+    pub(super) fn marked(&self) -> Option<u64> {
+        let first = self.ranked().first().copied()?.0;
+        self.may_be_best(first).then_some(first.number)
+    }
+
+    /// Complete trials by their value of the first objective, the best first. Before all others stands the one whose
+    /// configuration is shown, and behind them those that may not be called the best.
     pub(super) fn ranked(&self) -> Vec<(&StudyTrial, f64)> {
         let valued = self.trials.iter().filter_map(|trial| Some((trial, Self::value(trial)?)));
         let mut ranked: Vec<_> = valued.collect();
         let maximize = self.objectives.first().is_some_and(|objective| objective.maximize);
         let loss = |value: f64| if maximize { -value } else { value };
-        ranked.sort_by(|a, b| loss(a.1).total_cmp(&loss(b.1)).then(a.0.number.cmp(&b.0.number)));
+        let group = |trial: &StudyTrial| match self.may_be_best(trial) {
+            true if self.best.first() == Some(&trial.number) => 0,
+            true => 1,
+            false => 2,
+        };
+        ranked.sort_by(|a, b| {
+            let by_group = group(a.0).cmp(&group(b.0));
+            by_group.then(loss(a.1).total_cmp(&loss(b.1))).then(a.0.number.cmp(&b.0.number))
+        });
         ranked
     }
 
@@ -234,13 +265,19 @@ impl StudyReport {
 
     fn best_card(&self) -> String {
         let title = format!("Best {}", self.value_name());
-        let Some((trial, value)) = self.ranked().first().copied() else {
-            return card(&title, "–", &["No trial is complete.".to_owned()], "open");
+        let ranked = self.ranked();
+        let candidates = ranked.iter().filter(|(trial, _)| self.may_be_best(trial)).count();
+        let Some((trial, value)) = ranked.first().copied().filter(|_| candidates > 0) else {
+            let why = match ranked.is_empty() {
+                true => "No trial is complete.",
+                false => "No complete trial keeps to the constraints and has all values.",
+            };
+            return card(&title, "–", &[why.to_owned()], "open");
         };
         let front = (self.objectives.len() > 1)
             .then(|| format!("{} on the Pareto front", count(self.best.len(), "trial")));
         // What is chosen by a figure has more of it than it is worth.
-        let chosen = match self.ranked().len() {
+        let chosen = match candidates {
             1 => String::new(),
             some => format!(
                 "the best of {some} by this very figure, and too good by what chance gives it: run it anew on data that chose nothing"

@@ -38,24 +38,22 @@ fn dot(x: f64, y: f64, title: &str) -> String {
 /// Values by number, and the best so far.
 pub(super) fn history(study: &StudyReport) -> String {
     let title = format!("{} by trial", study.value_name());
-    let complete: Vec<_> = study
-        .trials
-        .iter()
-        .filter_map(|trial| Some((trial.number, StudyReport::value(trial)?)))
-        .collect();
+    let complete: Vec<_> =
+        study.trials.iter().filter_map(|trial| Some((trial, StudyReport::value(trial)?))).collect();
     let last = study.trials.iter().map(|trial| trial.number).max().unwrap_or(0);
     let Some(y_range) = range(complete.iter().map(|(_, value)| *value)) else {
         return nothing(&title);
     };
     let x = Scale::linear([0.0, last as f64], LEFT, WIDTH - RIGHT);
     let y = Scale::fitting(y_range, HEIGHT - BOTTOM, TOP);
-    let mut body = axes(&x, &y, "trial");
+    let mut body = axes_with(&whole_marks(&x, [0.0, last as f64]), &x, &y, "trial");
     body.push_str(r#"<g class="train">"#);
     let (mut best, mut steps) = (None::<f64>, Vec::new());
-    for (number, value) in &complete {
-        let (at, place) = (x.at(*number as f64), y.at(*value));
-        body.push_str(&dot(at, place, &format!("trial {number}: {}", significant(*value))));
-        if best.is_none_or(|best| study.is_better(*value, best)) {
+    for (trial, value) in &complete {
+        let (at, place) = (x.at(trial.number as f64), y.at(*value));
+        body.push_str(&dot(at, place, &format!("trial {}: {}", trial.number, significant(*value))));
+        let improves = best.is_none_or(|best| study.is_better(*value, best));
+        if improves && study.may_be_best(trial) {
             steps.extend(best.map(|best| (at, y.at(best))));
             steps.push((at, place));
             best = Some(*value);
@@ -66,6 +64,13 @@ pub(super) fn history(study: &StudyReport) -> String {
     let scale = if y.is_logarithmic() { ", logarithmic axis" } else { "" };
     let legend = [("complete trial", "train"), ("best so far", "own")];
     figure(&format!("{title}{scale}"), [WIDTH, HEIGHT], &body, &legend)
+}
+
+/// Marks at whole numbers, such as those of trials, of which there is none beyond the range.
+fn whole_marks(x: &Scale, [low, high]: [f64; 2]) -> Vec<(f64, String)> {
+    let mut marks = x.whole_ticks(5);
+    marks.retain(|(value, _)| (low..=high).contains(value));
+    marks
 }
 
 /// Each parameter's share of the variance.
@@ -163,7 +168,7 @@ pub(super) fn parallel(study: &StudyReport) -> String {
         let _ = write!(
             body,
             r#"<g class="thin {}"><path class="curve" d="{}"><title>trial {}: {}</title></path></g>"#,
-            if place < best { "own" } else { "other" },
+            if place < best && study.may_be_best(trial) { "own" } else { "other" },
             path(points),
             trial.number,
             significant(*value)
@@ -233,7 +238,7 @@ pub(super) fn slices(study: &StudyReport) -> String {
 fn slice(study: &StudyReport, place: usize) -> String {
     let parameter = &study.parameters[place];
     let title = format!("{} by {}", study.value_name(), parameter.name);
-    let ranked = study.ranked();
+    let (ranked, marked) = (study.ranked(), study.marked());
     let Some(y_range) = range(ranked.iter().map(|(_, value)| *value)) else {
         return nothing(&title);
     };
@@ -241,10 +246,10 @@ fn slice(study: &StudyReport, place: usize) -> String {
     let y = Scale::fitting(y_range, HEIGHT - BOTTOM, TOP);
     let mut body = axes_with(&parameter.marks, &x, &y, &parameter.name);
     // Backwards, so that the best lies on top.
-    for (rank, (trial, value)) in ranked.iter().enumerate().rev() {
+    for (trial, value) in ranked.iter().rev() {
         if let Some(Some((at, text))) = trial.parameters.get(place) {
             let text = format!("trial {}: {} at {text}", trial.number, significant(*value));
-            let class = if rank == 0 { "own" } else { "train" };
+            let class = if marked == Some(trial.number) { "own" } else { "train" };
             let _ =
                 write!(body, r#"<g class="{class}">{}</g>"#, dot(x.at(*at), y.at(*value), &text));
         }
@@ -256,8 +261,7 @@ fn slice(study: &StudyReport, place: usize) -> String {
 /// What the trials reported on their way.
 pub(super) fn curves(study: &StudyReport) -> String {
     let title = format!("{} on the way", study.value_name());
-    let ranked = study.ranked();
-    let best = ranked.first().map(|(trial, _)| trial.number);
+    let (ranked, marked) = (study.ranked(), study.marked());
     let pruned = study.trials.iter().filter(|trial| trial.outcome == StudyOutcome::Pruned);
     let several = |trial: &&StudyTrial| trial.reports.len() > 1;
     // The best complete ones lie on top.
@@ -272,11 +276,11 @@ pub(super) fn curves(study: &StudyReport) -> String {
     };
     let x = Scale::linear(x_range, LEFT, WIDTH - RIGHT);
     let y = Scale::fitting(y_range, HEIGHT - BOTTOM, TOP);
-    let mut body = axes(&x, &y, "step");
+    let mut body = axes_with(&whole_marks(&x, x_range), &x, &y, "epoch");
     for trial in &shown {
         let points = buckets(&trial.reports, MOST_POINTS);
         let points = points.iter().map(|b| (x.at((b.x[0] + b.x[1]) / 2.0), y.at(b.mean)));
-        let own = best == Some(trial.number);
+        let own = marked == Some(trial.number);
         let _ = write!(
             body,
             r#"<g class="thin {}"><path class="curve" d="{}"><title>trial {}</title></path></g>"#,
@@ -347,7 +351,82 @@ pub(super) fn timeline(study: &StudyReport) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::study::StudyParameter;
     use super::*;
+
+    fn trial(number: u64, value: f64) -> StudyTrial {
+        StudyTrial {
+            number,
+            outcome: StudyOutcome::Complete,
+            values: vec![value],
+            parameters: vec![],
+            reports: vec![(1.0, value + 1.0), (2.0, value + 0.5), (3.0, value)],
+            feasible: true,
+            started: None,
+            ended: None,
+            reason: None,
+        }
+    }
+
+    fn study(values: &[f64]) -> StudyReport {
+        let trials = values.iter().enumerate().map(|(n, value)| trial(n as u64, *value));
+        StudyReport { trials: trials.collect(), ..StudyReport::default() }
+    }
+
+    /// What stands below the horizontal axis.
+    fn places(page: &str) -> Vec<&str> {
+        let marks = page.split(r#"text-anchor="middle">"#).skip(1);
+        marks.filter_map(|mark| mark.split('<').next()).collect()
+    }
+
+    #[test]
+    fn trials_and_epochs_are_counted_in_whole_numbers() {
+        assert_eq!(places(&history(&study(&[3.0]))), ["0"]);
+        assert_eq!(places(&history(&study(&[3.0, 1.0, 2.0]))), ["0", "1", "2"]);
+        let page = curves(&study(&[3.0, 1.0]));
+        assert_eq!(places(&page), ["1", "2", "3"]);
+        assert!(page.contains(">epoch</text>") && !page.contains(">step</text>"), "{page}");
+    }
+
+    #[test]
+    fn a_trial_that_violates_a_constraint_is_never_the_best() {
+        let mut report = study(&[3.0, 1.0, 2.0]);
+        let of = |page: &str, name: &str, from: &str| -> String {
+            let after = page.split_once(name).unwrap().1.split_once(from).unwrap().1;
+            after.split('"').next().unwrap().to_owned()
+        };
+        for (feasible, best, number) in [(true, "1.00", 1), (false, "2.00", 2)] {
+            report.trials[1].feasible = feasible;
+            let page = history(&report);
+            let is_best = |dot: &&str| dot.contains(&format!(": {best}<"));
+            let dot = page.split("<circle ").find(is_best).unwrap();
+            let line = of(&page, r#"class="curve""#, "d=\"");
+            assert!(line.ends_with(&format!(" {}", of(dot, "cx", "cy=\""))), "{line} {dot}");
+            assert_eq!(report.marked(), Some(number));
+        }
+        assert_eq!(report.ranked().last().map(|(trial, _)| trial.number), Some(1));
+        report.trials.iter_mut().for_each(|trial| trial.feasible = false);
+        assert_eq!(report.marked(), None);
+        assert!(!curves(&report).contains(r#"class="thin own""#));
+    }
+
+    #[test]
+    fn the_trial_is_marked_whose_configuration_is_shown() {
+        let mut report = study(&[3.0, 1.0, 2.0]);
+        report.parameters = vec![StudyParameter { name: "width".to_owned(), marks: vec![] }];
+        for trial in &mut report.trials {
+            trial.parameters = vec![Some((0.5, "8".to_owned()))];
+        }
+        for (best, marked) in [(vec![], 1), (vec![2, 1], 2)] {
+            report.best = best;
+            let (slices, curves) = (slices(&report), curves(&report));
+            let (_, own) = slices.split_once(r#"<g class="own">"#).unwrap();
+            let title = format!("<title>trial {marked}: ");
+            assert_eq!(own.find("<title>"), own.find(&title), "{slices}");
+            let (_, own) = curves.split_once(r#"<g class="thin own">"#).unwrap();
+            assert_eq!(own.find("<title>"), own.find(&format!("<title>trial {marked}<")));
+        }
+    }
 
     #[test]
     fn keys_are_shortened_from_the_front() {

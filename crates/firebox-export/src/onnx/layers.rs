@@ -89,6 +89,13 @@ impl Graph<'_> {
         Valid { lengths, steps }
     }
 
+    /// Token 0 where there is none, whatever stands there: `[batch, time]`.
+    pub(super) fn known_tokens(&mut self, tokens: &Value, valid: &Valid) -> Value {
+        let (axes, zero) = (self.ints(&[2]), self.int(0));
+        let steps = self.node("Squeeze", &[&valid.steps, &axes], &[]);
+        self.node("Where", &[&steps, tokens, &zero], &[])
+    }
+
     /// Zero where a step is padding, whatever stands there.
     pub(super) fn without_padding(&mut self, x: &Value, valid: &Valid) -> Value {
         let zero = self.float(0.0);

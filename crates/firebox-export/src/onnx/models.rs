@@ -538,6 +538,7 @@ fn bert(graph: &mut Graph<'_>, config: &BertConfig, part: Part) -> Result<(), Ex
     let lengths = graph.lengths();
     let valid = graph.valid(&tokens, 1, &lengths);
     let table = graph.weight("embed.weight")?;
+    let tokens = graph.known_tokens(&tokens, &valid);
     let x = graph.node("Gather", &[&table, &tokens], &[]);
     let positions = graph.positions(&x, "position")?;
     let x = graph.node("Add", &[&x, &positions], &[]);

@@ -103,7 +103,8 @@ fn encode(
 ) -> Result<Value, ExportError> {
     let epsilon = config.epsilon as f32;
     let table = graph.weight("tokens.weight")?;
-    let mut x = graph.node("Gather", &[&table, tokens], &[]);
+    let tokens = graph.known_tokens(tokens, valid);
+    let mut x = graph.node("Gather", &[&table, &tokens], &[]);
     if config.absolute_positions {
         let table = graph.parameter("positions.weight")?;
         let width = table.values.len() / (config.positions + config.position_offset).max(1);

@@ -1,6 +1,7 @@
 //! Events as points of named curves, the same for every tracker.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use firebox_core::{Event, MachineSample};
 
@@ -120,6 +121,14 @@ fn machine(sample: &MachineSample) -> Vec<(Name, f64)> {
         pairs.extend(known);
     }
     pairs
+}
+
+/// A name that none of the others has: this one, or with a number behind it.
+pub(crate) fn free_name(name: String, taken: &mut BTreeSet<String>) -> String {
+    let numbered = (2..).map(|number| format!("{name}_{number}"));
+    let mut names = std::iter::once(name.clone()).chain(numbered);
+    let free = names.find(|name| taken.insert(name.clone()));
+    free.unwrap_or(name)
 }
 
 /// Settings as names and values: `train.optimizer.adamw.learning_rate` and `0.001`. What is not

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use firebox_core::Event;
 
-use super::points::{Name, Points};
+use super::points::{Name, Points, free_name};
 use super::{Ending, Track, TrackError, TrackedRun};
 use crate::PrometheusConfig;
 
@@ -62,11 +62,7 @@ impl Prometheus {
         // Names that differ in what Prometheus does not take are told apart by a number.
         let mut taken = BTreeSet::new();
         for (name, value) in &self.gauges {
-            let own = metric_name(name);
-            let numbered = (2..).map(|number| format!("{own}_{number}"));
-            let mut names = std::iter::once(own.clone()).chain(numbered);
-            let free = names.find(|name| taken.insert(name.clone()));
-            line(&free.unwrap_or(own), "gauge", *value);
+            line(&free_name(metric_name(name), &mut taken), "gauge", *value);
         }
         out
     }

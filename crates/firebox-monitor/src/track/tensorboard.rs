@@ -25,6 +25,8 @@ pub(crate) struct TensorBoard {
     histograms: bool,
     run: TrackedRun,
     step: u64,
+    /// Whether the attempt began from the start and has told no step yet.
+    anew: bool,
 }
 
 impl TensorBoard {
@@ -45,6 +47,7 @@ impl TensorBoard {
             histograms: config.histograms,
             run,
             step: 0,
+            anew: false,
         };
         // What every file must begin with.
         board.add(now(), None, Message::new().text(3, "brain.Event:2"));
@@ -68,13 +71,19 @@ impl TensorBoard {
         self.add(time, Some(step), Message::new().message(5, summary));
     }
 
-    /// The settings; and where a run goes on, the mark after which TensorBoard forgets what an
-    /// attempt that was cut off had told of later steps.
+    /// The mark with which TensorBoard forgets what an attempt that was cut off had told of this step and later ones.
+    fn forget_from(&mut self, time: u64, step: u64) {
+        let start = Message::new().int(1, 1);
+        self.add(time, Some(step), Message::new().message(7, start));
+    }
+
+    /// The settings; and where a run goes on, the mark of the step after the last. One that begins from the start has it
+    /// with its first step: what it tells before that has none.
     fn started(&mut self, time: u64, resumed: Option<u64>) {
+        self.anew = resumed.is_none();
         if let Some(step) = resumed {
             self.step = step;
-            let start = Message::new().int(1, 1);
-            self.add(time, Some(step + 1), Message::new().message(7, start));
+            self.forget_from(time, step + 1);
         }
         let settings = settings(&self.run.settings);
         let start = hparams::session_start(&settings, &self.run.name, time as f64 / 1e3);
@@ -138,6 +147,12 @@ impl Track for TensorBoard {
             }
             _ => {}
         }
+        if let Event::Step { step, .. } | Event::LossScale { step, .. } = event
+            && std::mem::take(&mut self.anew)
+        {
+            // Settings and what the machine did before training are of step 0.
+            self.forget_from(time, (*step).max(1));
+        }
         if let Some((step, pairs)) = self.points.of(event) {
             self.step = step;
             let scalar =
@@ -194,6 +209,35 @@ mod tests {
         // An attempt that begins in the same second has a file of its own.
         let other = TensorBoard::open(&TensorBoardConfig::default(), run).unwrap();
         assert_ne!(other.path, board.path);
+    }
+
+    /// Steps from which on earlier attempts are to be forgotten.
+    fn forgotten(records: &[u8]) -> Vec<u8> {
+        // The step, and a session log whose status is START.
+        let marks =
+            records.windows(6).filter(|bytes| bytes[0] == 0x10 && bytes[2..] == [58, 2, 8, 1]);
+        marks.map(|bytes| bytes[1]).collect()
+    }
+
+    #[test]
+    fn an_attempt_without_a_checkpoint_forgets_those_before_it_with_its_first_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let run = TrackedRun { name: "r".to_owned(), folder: path.into(), settings: ().into() };
+        let check = |resumed_at_step, events: &[Event], expected: &[u8]| {
+            let mut board = TensorBoard::open(&TensorBoardConfig::default(), run.clone()).unwrap();
+            let (run, device) = ("r".to_owned(), "cpu".to_owned());
+            board.take(1, &Event::RunStarted { run, device, resumed_at_step }).unwrap();
+            events.iter().for_each(|event| board.take(2, event).unwrap());
+            assert_eq!(forgotten(&board.pending), expected, "{resumed_at_step:?} {events:?}");
+        };
+        let step = |step| crate::testing::step(step, 0.5);
+        let scale = Event::LossScale { step: 1, before: 2.0, scale: 1.0, overflows: 1 };
+        let machine = Event::Machine(Default::default());
+        check(None, std::slice::from_ref(&machine), &[]);
+        check(None, &[machine, step(1), step(2), scale.clone()], &[1]);
+        check(None, &[scale, step(2)], &[1]);
+        check(Some(4), &[step(5), step(6)], &[5]);
     }
 
     #[test]

@@ -175,11 +175,15 @@ impl Live {
                 self.stages.push((stage, seconds, reused));
             }
             Event::Progress { stage, done, total, unit } => {
+                let now = Stretch { stage, done, total, unit };
+                if !self.goes_on(&now) {
+                    self.stretch.clear();
+                }
                 self.stretch.push_back((time, done));
                 while self.stretch.front().is_some_and(|first| first.0 + WINDOW < time) {
                     self.stretch.pop_front();
                 }
-                self.progress = Some(Stretch { stage, done, total, unit });
+                self.progress = Some(now);
             }
             Event::Step { .. } => self.step(&event),
             Event::Epoch { epoch, step, validation_loss, best, .. } => {
@@ -226,6 +230,14 @@ impl Live {
         if kept.newest.step as f64 <= step {
             self.newest = kept.newest;
         }
+    }
+
+    /// Whether this is more of what was told last: the next of several trainings of a stage begins at zero, and has a
+    /// rate of its own.
+    fn goes_on(&self, now: &Stretch) -> bool {
+        let last = self.stretch.back().map_or(0, |last| last.1);
+        let same = |known: &Stretch| *known == Stretch { done: known.done, ..now.clone() };
+        last <= now.done && self.progress.as_ref().is_some_and(same)
     }
 
     fn step(&mut self, event: &Event) {
@@ -394,6 +406,29 @@ mod tests {
             &Event::RunFinished { run: "r".to_owned(), outcome, seconds: 1.0 },
         ));
         assert_eq!(live.status(900_000, Alive::No), "finished");
+    }
+
+    #[test]
+    fn each_of_several_trainings_has_a_rate_of_its_own() {
+        let left = |told: &[(u64, u64, u64, &str)]| {
+            let mut live = Live::default();
+            for (time, done, total, unit) in told {
+                let (stage, unit) = ("train".to_owned(), (*unit).to_owned());
+                let event = Event::Progress { stage, done: *done, total: *total, unit };
+                live.line(&line(*time, &event));
+            }
+            live.seconds_left()
+        };
+        let first = [(1_000, 0, 100, "steps"), (2_000, 50, 100, "steps")];
+        assert_eq!(left(&first), Some(1.0));
+        // The next one begins at zero, counts something else, or has more to do.
+        let slower = [(21_000, 0, 100, "steps"), (31_000, 60, 100, "steps")];
+        assert_eq!(left(&[first, slower].concat()), Some(40.0 * 10.0 / 60.0));
+        let others = [(21_000, 60, 100, "windows"), (31_000, 70, 100, "windows")];
+        assert_eq!(left(&[first, others].concat()), Some(30.0));
+        let longer = [(21_000, 60, 200, "steps"), (31_000, 70, 200, "steps")];
+        assert_eq!(left(&[first, longer].concat()), Some(130.0));
+        assert_eq!(left(&[&first[..], &slower[..1]].concat()), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use firebox_core::Request;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::buffer::{Cell, CellWidth as _};
 
 use self::live::{Alive, Live, Tail};
 use self::parts::Parts;
@@ -111,11 +112,23 @@ pub fn watch_once(folder: &Path, [width, height]: [u16; 2]) -> Result<String, Wa
     let status = watched.status_now();
     let Ok(_) = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, ""));
     let buffer = terminal.backend().buffer();
-    let row = |row: &[ratatui::buffer::Cell]| {
-        row.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()
-    };
-    let rows: Vec<String> = buffer.content().chunks(usize::from(width.max(1))).map(row).collect();
+    let rows: Vec<String> =
+        buffer.content().chunks(usize::from(width.max(1))).map(text_of).collect();
     Ok(rows.join("\n"))
+}
+
+/// A row as text. Behind a wide character are cells that it covers, which are blank.
+fn text_of(row: &[Cell]) -> String {
+    let (mut text, mut covered) = (String::new(), 0);
+    for cell in row {
+        if covered > 0 {
+            covered -= 1;
+            continue;
+        }
+        text.push_str(cell.symbol());
+        covered = cell.cell_width().saturating_sub(1);
+    }
+    text.trim_end().to_owned()
 }
 
 /// Shows the run in `folder` until somebody leaves it with `q`, or the terminal is closed. The run
@@ -228,6 +241,10 @@ mod tests {
         let text = watch_once(folder.path(), [80, 24]).unwrap();
         assert_eq!(text.lines().count(), 24);
         assert!(text.starts_with(" r-1 no news for"), "{text}");
+        let wide = line.replace("r-1", "数据-1");
+        std::fs::write(folder.path().join("events.jsonl"), format!("{wide}\n")).unwrap();
+        let text = watch_once(folder.path(), [80, 24]).unwrap();
+        assert!(text.starts_with(" 数据-1 no news for"), "{text}");
     }
 
     #[test]

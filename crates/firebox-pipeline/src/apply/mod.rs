@@ -137,7 +137,14 @@ fn window_rule(own: WindowRule, stride: Option<usize>) -> Result<WindowRule, Pip
 
 /// Refuses a name that says another format than Parquet, in which results are written.
 fn parquet_named(output: &Path) -> Result<(), PipelineError> {
-    const OTHERS: [&str; 14] = [
+    named_as(output, "Parquet", &["parquet"])
+}
+
+/// Refuses a name that ends as files of other formats do than of the one that is written, whose endings are `own`.
+pub(crate) fn named_as(output: &Path, format: &str, own: &[&str]) -> Result<(), PipelineError> {
+    const ALL: [&str; 16] = [
+        "parquet",
+        "toml",
         "csv",
         "tsv",
         "arrow",
@@ -154,12 +161,13 @@ fn parquet_named(output: &Path) -> Result<(), PipelineError> {
         "onnx",
     ];
     let ending = output.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    if !OTHERS.contains(&ending.as_str()) {
+    if !ALL.contains(&ending.as_str()) || own.contains(&ending.as_str()) {
         return Ok(());
     }
     Err(PipelineError::Setting(format!(
-        "{} is not written: the file is Parquet, and its name says otherwise\n  name it with .parquet",
-        output.display()
+        "{} is not written: the file is {format}, and its name says otherwise\n  name it with .{}",
+        output.display(),
+        own.first().unwrap_or(&"")
     )))
 }
 

@@ -181,7 +181,7 @@ pub fn bench_shown(
     } = measured;
     let mut sorted = times.clone();
     sorted.sort_by(f64::total_cmp);
-    let (median, count) = (sorted[sorted.len() / 2], times.len() as f64);
+    let (median, count) = (median(&sorted), times.len() as f64);
     let mean = times.iter().sum::<f64>() / count;
     let squares = times.iter().map(|time| (time - mean).powi(2)).sum::<f64>();
     Ok(BenchResult {
@@ -211,6 +211,12 @@ pub fn bench_shown(
         on_device,
         resident: place.map(|place| place.to_string()),
     })
+}
+
+/// The middle one of at least one figure in order, or of an even number the mean of the middle two.
+fn median(sorted: &[f64]) -> f64 {
+    let (lower, upper) = ((sorted.len() - 1) / 2, sorted.len() / 2);
+    (sorted[lower] + sorted[upper]) / 2.0
 }
 
 /// Refuses a type that the device does not have: none is timed as another.
@@ -328,6 +334,18 @@ mod tests {
     fn types_are_called_as_everywhere_else_and_the_peers_names_are_taken() {
         let config = BenchConfig { precision: "fp32".parse().unwrap(), ..small(Workload::Mlp) };
         assert_eq!(bench(&config, &ChosenDevice::named("cpu")).unwrap().precision, "f32");
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(
+            [median(&[7.0]), median(&[1.0, 4.0]), median(&[1.0, 2.0, 9.0])],
+            [7.0, 2.5, 2.0]
+        );
+        let config = BenchConfig { steps: 2, ..small(Workload::Mlp) };
+        let result = bench(&config, &ChosenDevice::named("cpu")).unwrap();
+        let middle = (result.min_ms + result.max_ms) / 2.0;
+        assert!((result.step_ms / middle - 1.0).abs() < 1e-12, "{result:?}");
     }
 
     #[test]

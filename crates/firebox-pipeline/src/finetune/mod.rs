@@ -73,7 +73,12 @@ impl Chain for Finetune {
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        keys_on(config, device, pretraining_keys(config, device)?)
+        let base = pretraining_keys(config, device)?;
+        let begun = match &settings(config).encoder {
+            None => base.training,
+            Some(encoder) => weights_key(&weights_of(&located(encoder))?.0),
+        };
+        keys_on(config, device, base, begun)
     }
 
     /// The pre-training where there is one, which takes the most time, and else an arm.
@@ -173,17 +178,14 @@ fn settings(config: &PipelineConfig) -> FinetuneConfig {
     config.finetune.clone().unwrap_or_default()
 }
 
-/// The keys of fine-tuning on those of what comes before it.
+/// The keys of fine-tuning on those of what comes before it, and of what the encoder begins with.
 fn keys_on(
     config: &PipelineConfig,
     device: &ChosenDevice,
     base: Keys,
+    begun: Key,
 ) -> Result<Keys, PipelineError> {
     let settings = settings(config);
-    let begun = match &settings.encoder {
-        None => base.training,
-        Some(encoder) => weights_key(&located(encoder))?,
-    };
     // Where the weights lie does not matter, what they are does.
     let plain = FinetuneConfig { encoder: None, ..settings.clone() };
     let mut training =
@@ -248,15 +250,28 @@ fn weights_of(path: &Path) -> Result<(Vec<Parameter>, PathBuf), PipelineError> {
     })
 }
 
-/// A key of the numbers in a file of weights.
-fn weights_key(path: &Path) -> Result<Key, PipelineError> {
-    let (weights, _) = weights_of(path)?;
+/// A key of the numbers of weights.
+fn weights_key(weights: &[Parameter]) -> Key {
     let mut key = Key::builder("weights", 1);
-    for Parameter { name, shape, values } in &weights {
+    for Parameter { name, shape, values } in weights {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         key = key.field("name", name).field("shape", format!("{shape:?}")).field("values", bytes);
     }
-    Ok(key.finish())
+    key.finish()
+}
+
+/// Refuses weights that are not those which a run of these keys is named after: they were changed since.
+fn same_weights(
+    (config, device, keys): (&PipelineConfig, &ChosenDevice, &Keys),
+    weights: &[Parameter],
+    path: &Path,
+) -> Result<(), PipelineError> {
+    // Of what comes before it only the key of the windows counts, which is the run's.
+    let now = keys_on(config, device, *keys, weights_key(weights))?;
+    match now.training == keys.training {
+        true => Ok(()),
+        false => Err(PipelineError::OtherWeights { path: path.to_owned() }),
+    }
 }
 
 /// What the pre-trained arms begin with.
@@ -284,6 +299,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
             let named = located(encoder);
             Origin::of(&named)?.check_windows(run, &windows)?;
             let (weights, path) = weights_of(&named)?;
+            same_weights((run.config, run.device, run.keys), &weights, &path)?;
             let from = format!("weights of {}", path.display());
             let begin = Begin { weights, path, from };
             fitting.warn_of_unmatched::<M>(&begin)?;
@@ -302,11 +318,7 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
         let reused = fitted.reused;
         Ok((fitted, reused, detail))
     });
-    let mut fitted = match fitted {
-        Ok(fitted) => fitted,
-        Err(PipelineError::Interrupted) => return Ok(Making::Interrupted { step: 0 }),
-        Err(error) => return Err(error),
-    };
+    let mut fitted = fitted?;
     work.remade += remade;
     let mut evaluated = 0;
     let scores = run.stage("evaluate", Some(run.keys.evaluation), &mut evaluated, || {
@@ -395,6 +407,49 @@ mod tests {
         std::fs::write(kept.join(WEIGHTS), "").unwrap();
         assert!(said().contains("has no checkpoint of its own"), "{}", said());
         assert!(said().contains("model/model.safetensors"), "{}", said());
+    }
+
+    #[test]
+    fn weights_that_change_between_key_and_reading_are_refused_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.safetensors");
+        let write = |value: f32| {
+            let one = |number: usize| {
+                let (name, values) = (format!("weight.{number}"), vec![value; number + 1]);
+                Parameter { name, shape: vec![number + 1], values }
+            };
+            let all: Vec<Parameter> = (0..12).map(one).collect();
+            std::fs::write(&path, firebox_export::safetensors(&all, &[]).unwrap()).unwrap();
+        };
+        write(1.0);
+        let config = PipelineConfig {
+            pipeline: crate::Kind::Finetune,
+            finetune: Some(FinetuneConfig {
+                encoder: Some(path.clone()),
+                ..FinetuneConfig::default()
+            }),
+            ..PipelineConfig::default()
+        };
+        let device = ChosenDevice::named("cpu");
+        let base = Keys::new(&config, Key::builder("series", 1).finish(), "cpu");
+        let begun = || weights_key(&weights_of(&path).unwrap().0);
+        let keys = keys_on(&config, &device, base, begun()).unwrap();
+        let check = || {
+            let (weights, at) = weights_of(&path).unwrap();
+            same_weights((&config, &device, &keys), &weights, &at)
+        };
+        // Each reading has a hash map of its own.
+        for _ in 0..8 {
+            check().unwrap();
+        }
+        write(2.0);
+        let error = check().unwrap_err();
+        assert!(
+            matches!(&error, PipelineError::OtherWeights { path: found } if *found == path),
+            "{error}"
+        );
+        write(1.0);
+        check().unwrap();
     }
 
     #[test]

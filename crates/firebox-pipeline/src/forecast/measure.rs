@@ -1,13 +1,15 @@
 //! The evaluation of a forecaster: test windows in the order of time, forecast by the model and by
 //! everything that it is measured beside.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, HeldOutWindows, Stream, Window, WindowList, count};
+use firebox_core::{Event, HeldOutWindows, SeriesSet, Stream, Window, WindowList, count};
 use firebox_eval::{
-    BlockOf, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts, Linear,
-    LinearData, Resampling, evaluate_forecasts, last_value, mean_r2, seasonal_naive,
+    BlockOf, Estimate, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts,
+    Linear, LinearData, Resampling, evaluate_forecasts, last_value, mean_r2, seasonal_naive,
     seasonal_scale,
 };
 use firebox_kernels::KeptWeights;
@@ -17,9 +19,9 @@ use firebox_train::ForecastSamples;
 
 use super::sequences::Sequences;
 use crate::error::PipelineError;
-use crate::measure::units_of;
 use crate::score::Judge;
 use crate::stages::Run;
+use crate::together::{is_apart, size_of_units};
 
 /// Features of the linear model at most: beyond them it sees the latest steps of a window only.
 const MOST_FEATURES: usize = 1_500;
@@ -173,34 +175,142 @@ fn evaluate(
         })
         .collect();
     let config = &run.config.evaluate;
-    let (block, block_of) = match config.block {
-        Some(block) => (block, BlockOf::Setting),
-        None => block(run, sequences, windows),
-    };
-    let resampling = Resampling {
+    let resampling = |hanging: &Hanging| Resampling {
         stream: Stream::new(config.seed, "bootstrap"),
         resamples: config.resamples,
-        block,
+        block: hanging.block,
         units: vec![],
         confidence: config.confidence,
     };
-    let data = ForecastData { outputs: &outputs, truth, scales: &scales };
-    let evaluation = evaluate_forecasts(&data, forecasts, &resampling)?;
-    Ok(ForecastEvaluation { block_of, ..evaluation })
+    let count = outputs.len();
+    let evaluated = |hanging: &Hanging| -> Result<ForecastEvaluation, PipelineError> {
+        let (truth, scales) = (hanging.arranged(truth, count), hanging.arranged(&scales, count));
+        let of = |own: &Forecasts| {
+            let runs = own.runs.iter().map(|run| hanging.arranged(run, count).into_owned());
+            Forecasts { forecaster: own.forecaster, runs: runs.collect() }
+        };
+        let forecasts: Cow<'_, [Forecasts]> = match &hanging.order {
+            None => forecasts.into(),
+            Some(_) => forecasts.iter().map(of).collect::<Vec<_>>().into(),
+        };
+        let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
+        let evaluation = evaluate_forecasts(&data, &forecasts, &resampling(hanging))?;
+        Ok(ForecastEvaluation { block_of: hanging.of, ..evaluation })
+    };
+    if let Some(block) = config.block {
+        return evaluated(&Hanging { block, of: BlockOf::Setting, order: None });
+    }
+    let evaluation = evaluated(&in_time(run, sequences, windows))?;
+    match by_units(sequences, windows) {
+        Some(units) => Ok(wider(evaluation, evaluated(&units)?)),
+        None => Ok(evaluation),
+    }
 }
 
-/// Consecutive windows, of all series, that are drawn together: those that share a step of a window or
+/// Two evaluations of the same forecasts, of which the one says what windows hang together by moments and the other by units:
+/// intervals that hold both, and what is said of the one with fewer independent windows.
+fn wider(one: ForecastEvaluation, other: ForecastEvaluation) -> ForecastEvaluation {
+    let join = |own: &mut Estimate, other: Estimate| {
+        let is_one = own.low.is_nan() || other.low.is_nan();
+        (own.low, own.high) = match is_one {
+            true => (f64::NAN, f64::NAN),
+            false => (own.low.min(other.low), own.high.max(other.high)),
+        };
+    };
+    let (mut fewer, more) = match one.independent() <= other.independent() {
+        true => (one, other),
+        false => (other, one),
+    };
+    for (own, other) in fewer.scores.iter_mut().zip(more.scores) {
+        join(&mut own.mae, other.mae);
+        join(&mut own.rmse, other.rmse);
+        join(&mut own.r2, other.r2);
+        join(&mut own.mase, other.mase);
+    }
+    for (own, other) in fewer.gains.iter_mut().zip(more.gains) {
+        join(&mut own.gain, other.gain);
+    }
+    fewer
+}
+
+/// Windows that hang together, which intervals have to know.
+#[derive(Debug)]
+struct Hanging {
+    /// How many follow on one another.
+    block: usize,
+    of: BlockOf,
+    /// In this order; none: in that of time.
+    order: Option<Vec<usize>>,
+}
+
+impl Hanging {
+    /// Values of windows in that order, `[window, output]`.
+    fn arranged<'a>(&self, values: &'a [f64], outputs: usize) -> Cow<'a, [f64]> {
+        let Some(order) = &self.order else { return values.into() };
+        let of = |window: &usize| values[window * outputs..(window + 1) * outputs].iter().copied();
+        order.iter().flat_map(of).collect::<Vec<_>>().into()
+    }
+}
+
+/// Consecutive windows, of all series that go on at once, that are drawn together: those that share a step of a window or
 /// of a target, and at least a season of them, because errors hang together with the time of the day. It is not made
 /// smaller where that leaves few blocks: intervals would be too narrow, and there are none then.
-fn block(run: &Run<'_>, sequences: &Sequences, windows: &WindowList) -> (usize, BlockOf) {
+fn in_time(run: &Run<'_>, sequences: &Sequences, windows: &WindowList) -> Hanging {
     let window = &run.config.window;
-    let series = units_of(windows, |series| series as usize);
+    // Without a clock, nothing is known of the times of one series beside another.
+    let has_clock = sequences.windows.ingested.checks.span.is_some();
+    let order = (!has_clock).then(|| ordered(windows, |series| series as usize));
     if window.whole {
-        return (series.min(1), BlockOf::Overlap);
+        return Hanging { block: 1, of: BlockOf::Overlap, order };
     }
     let (season, own) = (sequences.steps_of_season(), window.length + sequences.rule().reach());
     let of = if season > own { BlockOf::Season(season) } else { BlockOf::Overlap };
-    (own.max(season).div_ceil(window.stride) * series, of)
+    let beside = if has_clock { at_once(windows, sequences.set()) } else { 1 };
+    Hanging { block: own.max(season).div_ceil(window.stride) * beside, of, order }
+}
+
+/// Where series, or groups of them, are tested on that were not trained on, all windows of one of them: what holds for those
+/// says nothing of other series.
+fn by_units(sequences: &Sequences, windows: &WindowList) -> Option<Hanging> {
+    let set = sequences.set();
+    is_apart(&sequences.windows.rule, set).then(|| {
+        let units = set.units();
+        let unit = |series: u32| units[series as usize];
+        let (block, order) = (size_of_units(windows, unit), Some(ordered(windows, unit)));
+        Hanging { block, of: BlockOf::Units, order }
+    })
+}
+
+/// Windows by their units, and those of one series behind each other.
+fn ordered(windows: &WindowList, unit: impl Fn(u32) -> usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..windows.len()).collect();
+    order.sort_by_cached_key(|at| {
+        let window = windows.at(*at);
+        (unit(window.series), window.series, window.start)
+    });
+    order
+}
+
+/// Series whose windows go on at the moment of a window, its own among them: the mean over all windows.
+fn at_once(windows: &WindowList, set: &SeriesSet) -> usize {
+    let start = |window: &Window| set.series()[window.series as usize].time[window.start as usize];
+    let mut ranges = BTreeMap::<u32, [i64; 2]>::new();
+    for window in windows {
+        let (own, range) = (start(&window), ranges.entry(window.series));
+        let [first, last] = range.or_insert([own; 2]);
+        (*first, *last) = (own.min(*first), own.max(*last));
+    }
+    let [mut firsts, mut lasts] =
+        [0, 1].map(|side| ranges.values().map(|range| range[side]).collect::<Vec<i64>>());
+    firsts.sort_unstable();
+    lasts.sort_unstable();
+    let beside = |window: Window| {
+        let own = start(&window);
+        let begun = firsts.partition_point(|first| *first <= own);
+        begun - lasts.partition_point(|last| *last < own)
+    };
+    let all: usize = windows.iter().map(beside).sum();
+    all.div_ceil(windows.len().max(1)).max(1)
 }
 
 fn normalised(
@@ -293,13 +403,11 @@ fn linear(run: &Run<'_>, sequences: &Sequences) -> Result<Option<Vec<f64>>, Pipe
     Ok(Some(all))
 }
 
-/// Windows as rows of features: their values, the latest last, then the static features.
+/// Windows as rows of features: their values, the latest last, whatever their length, then the static features.
 struct Rows<'a> {
     source: &'a dyn Source,
     samples: &'a ForecastSamples,
     statics: usize,
-    /// Values left out at the beginning of a window.
-    skipped: usize,
     width: usize,
 }
 
@@ -310,26 +418,116 @@ impl<'a> Rows<'a> {
         let channels = sequences.channels();
         let values = sequences.train().longest() * channels;
         let room = MOST_FEATURES.saturating_sub(statics) / channels * channels;
-        let skipped = values.saturating_sub(room);
-        Self { source, samples, statics, skipped, width: values - skipped + statics }
+        Self { source, samples, statics, width: values.min(room) + statics }
     }
 
     fn read(&self, sample: usize, out: &mut [f64]) {
         let [time, channels] = self.source.shape();
         let mut window = vec![0.0; time * channels];
-        // Windows in memory are always read; a shorter one leaves zeros, the mean, behind it.
-        let _ = self.source.read(sample, &mut window);
+        // Windows in memory are always read; a shorter one has zeros, the mean, before it.
+        let steps = self.source.read(sample, &mut window).map_or(0, |read| read.length as usize);
         let (values, statics) = out.split_at_mut(self.width - self.statics);
-        let shown = window.iter().skip(self.skipped);
-        values.iter_mut().zip(shown).for_each(|(out, value)| *out = f64::from(*value));
+        latest_last(&window[..steps.min(time) * channels], values);
         let own = &self.samples.statics[sample * self.statics..(sample + 1) * self.statics];
         statics.iter_mut().zip(own).for_each(|(out, value)| *out = f64::from(*value));
     }
 }
 
+/// Writes values so that the last one is last, with zeros before the first, or without those that there is no room for.
+fn latest_last(values: &[f32], out: &mut [f64]) {
+    let count = values.len().min(out.len());
+    let (before, own) = out.split_at_mut(out.len() - count);
+    before.fill(0.0);
+    let latest = &values[values.len() - count..];
+    own.iter_mut().zip(latest).for_each(|(out, value)| *out = f64::from(*value));
+}
+
 #[cfg(test)]
 mod tests {
+    use firebox_core::{Channel, Labels, Role, Series, SplitRule, WindowRule, split};
+    use firebox_eval::ForecastScore;
+
     use super::*;
+
+    #[test]
+    fn the_latest_value_has_the_same_place_whatever_the_length() {
+        let mut out = [9.0; 4];
+        latest_last(&[1.0, 2.0], &mut out);
+        assert_eq!(out, [0.0, 0.0, 1.0, 2.0]);
+        latest_last(&[1.0, 2.0, 3.0, 4.0, 5.0], &mut out);
+        assert_eq!(out, [2.0, 3.0, 4.0, 5.0]);
+        latest_last(&[], &mut out);
+        assert_eq!(out, [0.0; 4]);
+    }
+
+    #[test]
+    fn series_are_counted_that_go_on_at_once() {
+        let count = |begins: &[i64]| {
+            let series = begins.iter().enumerate().map(|(index, begin)| {
+                let values = (0..100).map(f64::from).collect();
+                Series::regular(format!("s{index}"), begin * 60_000_000, 60_000_000, values, 1)
+            });
+            let channels = vec![Channel::new("x", Role::Other)];
+            let set = Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap());
+            let rule = WindowRule { length: 8, stride: 2, whole: false };
+            let parts = split(&set, &rule, &SplitRule::time(0.0, 0.0), &Labels::None).unwrap();
+            at_once(parts.train.windows(), &set)
+        };
+        assert_eq!(count(&[0]), 1);
+        assert_eq!(count(&[0, 0, 0]), 3);
+        assert_eq!(count(&[0, 200, 400]), 1, "one after the other");
+        assert_eq!(count(&[0, 50]), 2);
+    }
+
+    #[test]
+    fn an_interval_by_moments_and_one_by_units_are_both_held() {
+        let estimate = |low, high| Estimate { value: 1.0, low, high };
+        let evaluation = |block, low, high| {
+            let mae = estimate(low, high);
+            let none = estimate(f64::NAN, f64::NAN);
+            let score = ForecastScore {
+                forecaster: Forecaster::Model,
+                output: None,
+                mae,
+                rmse: mae,
+                r2: none,
+                mase: mae,
+                runs: vec![1.0],
+            };
+            ForecastEvaluation {
+                outputs: vec![],
+                windows: 100,
+                block,
+                measured: None,
+                block_of: if block > 5 { BlockOf::Units } else { BlockOf::Overlap },
+                by_scale: false,
+                confidence: 0.95,
+                scores: vec![score],
+                gains: vec![],
+            }
+        };
+        let found = wider(evaluation(5, 0.4, 1.1), evaluation(20, 0.7, 1.4));
+        assert_eq!((found.block, found.block_of), (20, BlockOf::Units));
+        assert_eq!(found.scores[0].mae, estimate(0.4, 1.4));
+        assert!(found.scores[0].r2.low.is_nan() && found.scores[0].r2.high.is_nan());
+        let none = wider(evaluation(5, 0.4, 1.1), evaluation(50, f64::NAN, f64::NAN));
+        assert!(none.scores[0].mae.low.is_nan(), "too few units for an interval");
+    }
+
+    #[test]
+    fn windows_are_arranged_by_their_units() {
+        let window = |series, start| Window { series, start, length: 2, label: None };
+        let list: WindowList =
+            [window(0, 0), window(1, 0), window(2, 0), window(0, 1), window(2, 1)]
+                .into_iter()
+                .collect();
+        // The first and the last series are of one unit.
+        let order = ordered(&list, |series| usize::from(series == 1));
+        let hanging = Hanging { block: 4, of: BlockOf::Units, order: Some(order) };
+        let values: Vec<f64> = (0..10).map(f64::from).collect();
+        let expected = [0.0, 1.0, 6.0, 7.0, 4.0, 5.0, 8.0, 9.0, 2.0, 3.0];
+        assert_eq!(*hanging.arranged(&values, 2), expected);
+    }
 
     #[test]
     fn targets_that_nobody_measured_are_told_of() {

@@ -10,7 +10,9 @@ mod sequences;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Augmentation, Calendar, Event, Key, Labels, SplitRule, Stream, count};
+use firebox_core::{
+    Augmentation, Calendar, Event, Key, Labels, Predicted, SplitRule, Stream, count,
+};
 use firebox_eval::{ForecastEvaluation, TestScore, loss};
 use firebox_export::{Architecture, Task};
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, TrainLoader};
@@ -115,10 +117,14 @@ impl Chain for Forecast {
         let (loss, masking) = (shown.loss, shown.masking);
         let shown =
             ForecastConfig { loss: Default::default(), masking: Default::default(), ..shown };
-        let windows = Key::builder("sequences", 1)
+        let mut windows = Key::builder("sequences", 1)
             .upstream("windows", base.windows)
-            .field("forecast", json(&shown))
-            .finish();
+            .field("forecast", json(&shown));
+        // What rounding leaves of an even rise was once the scale of its changes.
+        if forecast.predict == Predicted::Change {
+            windows = windows.field("changes", "above rounding");
+        }
+        let windows = windows.finish();
         let mut training = Key::builder("forecaster", 1)
             .upstream("training", base.training)
             .upstream("windows", windows)

@@ -117,9 +117,16 @@ fn cards(evaluation: &ForecastEvaluation, tone: Tone) -> Vec<Card> {
     let Some(all) = evaluation.score(Forecaster::Model, None) else { return vec![] };
     let outputs = evaluation.outputs.len();
     let (title, estimate) = match evaluation.one_target() && !evaluation.by_scale {
-        true => ("mean absolute error, all horizons".to_owned(), all.mae),
+        true => {
+            let of = match evaluation.measured_outputs() {
+                measured if measured == outputs => "all horizons".to_owned(),
+                measured => format!("{measured} of {outputs} horizons"),
+            };
+            (format!("mean absolute error, {of}"), all.mae)
+        }
         false => {
-            let of = of_outputs(outputs - evaluation.unscaled().len(), evaluation);
+            let scaled = evaluation.measured_outputs() - evaluation.unscaled().len();
+            let of = of_outputs(scaled, evaluation);
             (format!("mean absolute scaled error, {of}"), all.mase)
         }
     };
@@ -217,6 +224,10 @@ fn errors_lead(evaluation: &ForecastEvaluation) -> String {
             let why = match of {
                 BlockOf::Setting => "as `evaluate.block` asks".to_owned(),
                 BlockOf::Overlap => "as many as share steps".to_owned(),
+                BlockOf::Units => {
+                    "as many as one of the series, or groups of them, has that were not trained on"
+                        .to_owned()
+                }
                 BlockOf::Season(steps) => format!(
                     "as many as lie within a season of {}, over which errors hang together",
                     count(steps as u64, "step")

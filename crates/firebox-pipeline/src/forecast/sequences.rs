@@ -15,7 +15,7 @@ use firebox_train::ForecastSamples;
 use super::ForecastConfig;
 use crate::error::PipelineError;
 use crate::online::source;
-use crate::stages::{Run, Windows, rule_for};
+use crate::stages::{Run, TEST_PART, Windows, rule_for};
 
 /// Everything that is the same for all models of the same data.
 pub(super) struct Sequences {
@@ -128,6 +128,7 @@ fn sequences(
     run.warn_of_unchanging("the training part", &unchanging.concat());
     run.warn_of_unscaled(&normaliser, &parts.train);
     run.warn_of_outliers("the training part", &set, &outliers(&parts.train), clock);
+    run.warn_of_outliers(TEST_PART, &set, &outliers(&parts.test), clock);
     run.warn_of_telling(&telling_channels(&parts.train, &ahead));
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);
     let of = |windows: &WindowList| Arc::new(samples(&scaler, &ingested.set, windows));

@@ -25,9 +25,9 @@ pub(super) fn all(
     classes: usize,
 ) -> Result<Vec<Contender>, PipelineError> {
     let mut all = vec![contender("majority class", folds.iter().flat_map(majority).collect())];
-    let direction: Option<Vec<u32>> =
-        folds.iter().flat_map(|fold| last_direction(run.config, fold)).collect();
-    all.extend(direction.map(|predicted| contender("last direction", predicted)));
+    let directions = folds.iter().flat_map(|fold| last_direction(run.config, fold)).collect();
+    let usual = folds.iter().flat_map(majority).collect();
+    all.extend(directions_or(directions, usual).map(|own| contender("last direction", own)));
     let mut done = 0;
     for (name, whole) in REGRESSIONS {
         let mut predicted = Vec::new();
@@ -87,6 +87,14 @@ fn majority(fold: &FoldParts) -> Vec<u32> {
     vec![most.map_or(0, |(label, _)| *label); fold.test.len()]
 }
 
+/// The last directions, and what is usual where one of them was not measured; none where no window has one, as those that
+/// are shorter than the horizon have not.
+fn directions_or(directions: Vec<Option<u32>>, usual: Vec<u32>) -> Option<Vec<u32>> {
+    let any = directions.iter().any(Option::is_some);
+    let own = || directions.iter().zip(usual).map(|(own, usual)| own.unwrap_or(usual)).collect();
+    any.then(own)
+}
+
 /// The class of the move that ends with each window, as if it went on.
 fn last_direction<'a>(
     config: &'a PipelineConfig,
@@ -110,4 +118,16 @@ fn features(source: &dyn Source, limit: usize, whole: bool) -> Result<Features, 
         out.labels.push(sample.label.unwrap_or_default());
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_direction_that_was_not_measured_is_the_usual_one() {
+        let directions = vec![Some(2), None, Some(0)];
+        assert_eq!(directions_or(directions, vec![1, 1, 1]), Some(vec![2, 1, 0]));
+        assert_eq!(directions_or(vec![None, None], vec![1, 1]), None);
+    }
 }

@@ -72,7 +72,7 @@ impl Chain for Pseudolabel {
         let series = crate::feed::series_key(config)?;
         let arithmetic = device.arithmetic_of(config)?;
         let keys = Keys::new(config, series, &arithmetic);
-        let training = ordered(Key::builder("pseudolabel", 2), config);
+        let training = ordered(Key::builder("pseudolabel", 3), config);
         let training = online::varied(training, config, &arithmetic)
             .upstream("windows", keys.windows)
             .field("pseudolabel", json(&settings(config)))

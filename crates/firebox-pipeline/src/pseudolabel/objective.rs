@@ -8,7 +8,7 @@ use firebox_loader::Batch;
 use firebox_models::{CnnBiLstm, Loss};
 use firebox_train::{Objective, Streams};
 
-/// The stream that noise is drawn from, beside those of the samples.
+/// The stream that noise is drawn from, beside those of dropout.
 const NOISE: u64 = u64::MAX;
 
 /// Classification by clusters. Each class has the same weight in all, however large its cluster, or
@@ -53,8 +53,10 @@ impl Objective<CnnBiLstm> for Clusters {
     fn loss(&self, model: &CnnBiLstm, batch: &Batch, streams: Streams) -> Loss {
         let Streams { samples, dropout } = streams;
         let training = dropout.is_some();
-        let noise = (training && self.noise > 0.0)
-            .then(|| GaussianNoise { deviation: self.noise, stream: samples.substream(NOISE) });
+        // Dropout's stream is of this batch, or part of one: noise goes by places in it, not by samples.
+        let noise = dropout.filter(|_| self.noise > 0.0);
+        let noise = noise
+            .map(|stream| GaussianNoise { deviation: self.noise, stream: stream.substream(NOISE) });
         let inputs = batch.inputs.clone();
         let inputs = if training { self.hide(inputs, batch, samples) } else { inputs };
         let targets: Vec<i64> =

@@ -270,12 +270,16 @@ pub(super) struct Ranked<'a> {
     on_front: bool,
 }
 
+/// Whether a trial violates no constraint.
+pub(super) fn is_feasible(trial: &Trial) -> bool {
+    trial.constraints.iter().flatten().all(|size| *size <= 0.0)
+}
+
 /// Those of all trials, the best first: by the first objective, and with several objectives those on the front
 /// before all others.
 pub(super) fn ranked<'a>(trials: &'a [Trial], directions: &[Direction]) -> Vec<Ranked<'a>> {
     let front = pareto_front(trials, directions, true);
-    let feasible = |trial: &Trial| trial.constraints.iter().flatten().all(|size| *size <= 0.0);
-    let complete = trials.iter().filter(|t| t.state == TrialState::Complete && feasible(t));
+    let complete = trials.iter().filter(|t| t.state == TrialState::Complete && is_feasible(t));
     let rank = |trial: &'a Trial| {
         let values = trial.values.as_ref().filter(|values| values.len() == directions.len())?;
         let value = *values.first().filter(|_| values.iter().all(|value| value.is_finite()))?;

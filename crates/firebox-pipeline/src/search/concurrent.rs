@@ -2,7 +2,7 @@
 //! `auto` the worker begins with one trial and adds more while the device is not busy and there is
 //! memory for one more.
 //!
-//! On a processor all trials share one pool of threads. A trial's results do not depend on how many
+//! On a processor each trial has a pool of threads of its own. A trial's results do not depend on how many
 //! others run; which values the sampler proposes does, since it knows fewer of them when it is asked.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

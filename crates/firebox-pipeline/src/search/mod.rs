@@ -507,8 +507,9 @@ fn is_of_journal(error: &PipelineError) -> bool {
 /// Whether an error is none of the trial's own: the machine's, or of the data, which no trial changes.
 fn is_shared(error: &PipelineError) -> bool {
     use PipelineError::{Data, Horizons, NoLabels, NoValidation, Normalise, Split};
-    use PipelineError::{OtherData, OtherStudyData};
-    let of_files = matches!(error, Data(_) | OtherData | OtherStudyData { .. });
+    use PipelineError::{OtherData, OtherStudyData, OtherWeights};
+    let of_files =
+        matches!(error, Data(_) | OtherData | OtherStudyData { .. } | OtherWeights { .. });
     let of_parts = matches!(error, Horizons(_) | NoLabels | NoValidation | Normalise(_) | Split(_));
     if of_files || of_parts {
         return true;

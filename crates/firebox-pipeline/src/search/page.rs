@@ -9,6 +9,7 @@ use firebox_search::{
     Direction, Distribution, FanovaConfig, Space, Study, Trial, TrialState, importances, savings,
 };
 
+use super::conclude::is_feasible;
 use super::{Objective, Objectives};
 use crate::error::{PipelineError, at};
 
@@ -106,6 +107,7 @@ fn row(trial: &Trial, began: f64, axes: &[(&String, &Distribution)]) -> StudyTri
         parameters: axes.iter().map(|(name, axis)| place(trial, name, axis)).collect(),
         // Steps count from 0, and epochs from 1.
         reports: trial.intermediate.iter().map(|(k, value)| (*k as f64 + 1.0, *value)).collect(),
+        feasible: is_feasible(trial),
         started: trial.started.map(|time| time - began),
         ended: trial.ended.map(|time| time - began),
         reason: (outcome == StudyOutcome::Failed).then(|| reason(trial)),
@@ -175,20 +177,30 @@ fn summary(about: &About<'_>) -> String {
         TrialState::Complete => value(trial).map_or(f64::INFINITY, loss),
         _ => f64::INFINITY,
     };
-    sorted.sort_by(|a, b| rank(a).total_cmp(&rank(b)).then(a.number.cmp(&b.number)));
+    let order = |trial: &Trial| (!is_feasible(trial), rank(trial));
+    sorted.sort_by(|a, b| {
+        let ((a_last, a_rank), (b_last, b_rank)) = (order(a), order(b));
+        a_last.cmp(&b_last).then(a_rank.total_cmp(&b_rank)).then(a.number.cmp(&b.number))
+    });
     for trial in sorted {
         let mut shown = match (trial.state, value(trial)) {
-            (TrialState::Fail, _) => reason(trial),
-            (_, Some(value)) => format!("{value:.6}"),
+            (TrialState::Fail, _) => cell(&reason(trial)),
+            (_, Some(value)) => {
+                objectives.all().first().map_or(String::new(), |first| value_text(first, value))
+            }
             _ => String::new(),
         };
-        for place in 1..names.len() {
+        for (place, objective) in objectives.all().iter().enumerate().skip(1) {
             let value = trial.values.as_ref().and_then(|values| values.get(place));
-            shown.push_str(&value.map_or(" | ".to_owned(), |value| format!(" | {value}")));
+            let text = value.map_or(String::new(), |value| value_text(objective, *value));
+            shown.push_str(&format!(" | {text}"));
         }
         let seconds = seconds(trial).map_or(String::new(), |seconds| format!("{seconds:.1}"));
-        let state = format!("{:?}", trial.state).to_lowercase();
-        let values = super::text::parameters_text(trial).replace('|', "\\|");
+        let mut state = format!("{:?}", trial.state).to_lowercase();
+        if !is_feasible(trial) {
+            state += ", against a constraint";
+        }
+        let values = cell(&super::text::parameters_text(trial));
         let number = trial.number;
         text.push_str(&format!("| {number} | {state} | {shown} | {seconds} | {values} |\n"));
     }
@@ -201,7 +213,20 @@ fn seconds(trial: &Trial) -> Option<f64> {
 
 fn reason(trial: &Trial) -> String {
     let said = trial.user_attributes.get(REASON).and_then(|reason| reason.as_str());
-    said.unwrap_or_default().replace('\n', " ").replace('|', "\\|")
+    said.unwrap_or_default().replace('\n', " ")
+}
+
+/// A text within a cell of a table of Markdown.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+/// The value of an objective: a count as it is, and a score with digits that say something.
+fn value_text(objective: &Objective, value: f64) -> String {
+    match objective {
+        Objective::Parameters => value.to_string(),
+        _ => firebox_eval::loss(value),
+    }
 }
 
 /// Which trials go on with others, whose numbers are gone from the page.
@@ -218,6 +243,30 @@ fn continued(trials: &[Trial]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_is_escaped_for_the_table_of_the_summary_alone() {
+        let mut trial = Trial::new(0, TrialState::Fail);
+        trial.user_attributes.insert(REASON.to_owned(), "`a | b`\nfails".into());
+        assert_eq!(row(&trial, 0.0, &[]).reason.as_deref(), Some("`a | b` fails"));
+        assert_eq!(cell(&reason(&trial)), "`a \\| b` fails");
+    }
+
+    #[test]
+    fn a_trial_that_violates_a_constraint_is_told_as_such() {
+        let mut trial = Trial::new(0, TrialState::Complete);
+        for (constraints, feasible) in [(None, true), (Some(0.0), true), (Some(0.5), false)] {
+            trial.constraints = constraints.map(|size| vec![size]);
+            assert_eq!(row(&trial, 0.0, &[]).feasible, feasible, "{constraints:?}");
+        }
+    }
+
+    #[test]
+    fn small_values_do_not_read_as_zero() {
+        let loss = Objective::ValidationLoss;
+        assert_eq!([3.1e-7, 0.25].map(|value| value_text(&loss, value)), ["3.10e-7", "0.25000"]);
+        assert_eq!(value_text(&Objective::Parameters, 1_234_567.0), "1234567");
+    }
 
     #[test]
     fn a_trial_that_goes_on_with_another_says_so() {

@@ -26,7 +26,7 @@ pub(super) fn values_text(values: &[f64], objectives: &Objectives) -> String {
     let named = objectives.all().iter().zip(values);
     let text = |(objective, value): (&Objective, &f64)| match objective {
         Objective::Parameters => format!("{value} parameters"),
-        scored => format!("{} {value:.5}", scored.name()),
+        scored => format!("{} {}", scored.name(), firebox_eval::loss(*value)),
     };
     named.map(text).collect::<Vec<_>>().join(", ")
 }

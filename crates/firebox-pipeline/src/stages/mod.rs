@@ -39,6 +39,7 @@ use start::{begin_anew, replaced};
 
 pub(crate) use derived::{automatic, rule_for, split_reasons, training, written};
 pub(crate) use events::Everyone;
+pub(crate) use outliers::TEST_PART;
 pub(crate) use size::check_size;
 pub(crate) use start::{Asker, begin, name_of, started_event, trackers};
 pub(crate) use windows::{Windows, same_data};
@@ -332,5 +333,54 @@ impl Run<'_> {
     pub(crate) fn loader(&self) -> LoaderConfig {
         let loader = self.config.loader.resolve(self.config.run.seed);
         LoaderConfig { upload_ahead: upload_ahead(self.device, loader.upload_ahead), ..loader }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::Silent;
+
+    use super::*;
+
+    fn bars(path: &Path, steps: u32) {
+        let bar = |step| {
+            let price = 100.0 + f64::from(step).sin();
+            format!("{price},{},{},{}\n", price + 1.0, price - 1.0, price + 0.5)
+        };
+        let rows: String = (0..steps).map(bar).collect();
+        std::fs::write(path, format!("open,high,low,close\n{rows}")).unwrap();
+    }
+
+    #[test]
+    fn files_that_change_between_key_and_reading_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("bars.csv");
+        bars(&data, 300);
+        let mut config = PipelineConfig::default();
+        config.data.path = firebox_data::Paths(vec![data.clone()]);
+        config.run.cache = folder.path().join("cache");
+        config.run.directory = folder.path().join("runs");
+        (config.window.length, config.window.stride, config.monitor.period) = (10, 1, 0.0);
+        let (device, stop) = (ChosenDevice::named("cpu"), Arc::default());
+        let prepared = Prepared::of("p", config.clone());
+        let (keys, path) = prepared.place(&device).unwrap();
+        bars(&data, 301);
+        let made = super::run(&prepared, &device, &keys, &path, (Asker::User, &stop), &Silent);
+        assert!(matches!(made, Err(PipelineError::OtherData)), "{:?}", made.err());
+        assert!(!path.join("checkpoints").exists());
+        assert!(firebox_data::stored_checks(&config.run.cache, keys.series).is_none());
+        // As they were, they are read.
+        bars(&data, 300);
+        let run = Run {
+            config: &config,
+            device: &device,
+            keys: &keys,
+            listener: &Silent,
+            stop: &stop,
+            requests: &Requests::new(),
+            shared: &Shared::default(),
+            wanted: &WantedScores::NONE,
+        };
+        assert_eq!(run.ingest(&mut 0).unwrap().0.key, keys.series);
     }
 }

@@ -1,10 +1,14 @@
-//! A warning of values of the training part that make the scale of their channel: wrong readings, or codes of missing values.
+//! A warning of values so far from all others of their channel that they make its scale, or most of what is measured: wrong
+//! readings, or codes of missing values.
 
 use firebox_core::{Event, Normalisation, Outlier, SeriesSet};
 
 use super::Run;
 use crate::measure::moment;
 use crate::values::{exact, rounded};
+
+/// The part that is measured.
+pub(crate) const TEST_PART: &str = "the test part";
 
 /// Channels that are named. A choice.
 const NAMED: usize = 5;
@@ -23,7 +27,8 @@ impl Run<'_> {
             let time = timed.then(|| format!(", {}", moment(series.time[step])));
             format!("series `{}`, step {step}{}", series.name, time.unwrap_or_default())
         };
-        if let Some(message) = said(part, found, place, self.config.window.normalise) {
+        let fitted = (part != TEST_PART).then_some(self.config.window.normalise);
+        if let Some(message) = said(part, found, place, fitted) {
             self.listener.on(&Event::Warning { message });
         }
     }
@@ -33,7 +38,8 @@ fn said(
     part: &str,
     found: &[Outlier],
     place: impl Fn((usize, usize)) -> String,
-    normalise: Normalisation,
+    // How the part is normalised, if it is one that is learnt from.
+    normalise: Option<Normalisation>,
 ) -> Option<String> {
     let one = |one: &Outlier| {
         let Outlier { channel, count, others, steps, first, quartiles: [low, high], .. } = one;
@@ -53,14 +59,18 @@ fn said(
         all.push(format!("and {} channels more have such values", found.len() - NAMED));
     }
     let (so, robust) = match normalise {
-        Normalisation::Standard => (
+        None => (
+            "a mean error there may be that of such a value alone, and what a model says of windows that hold one is worth little",
+            "",
+        ),
+        Some(Normalisation::Standard) => (
             "such a value makes the scale of its channel, and all others become nearly the same",
             "; if it is right, `window.normalise = \"robust\"` fits a scale that it does not move",
         ),
-        Normalisation::WindowStandard | Normalisation::WindowRelative => {
+        Some(Normalisation::WindowStandard | Normalisation::WindowRelative) => {
             ("such a value makes the scale of each window that it is in", "")
         }
-        Normalisation::None | Normalisation::Robust => {
+        Some(Normalisation::None | Normalisation::Robust) => {
             ("a model sees such a value as far out as it is, and learns of little else", "")
         }
     };
@@ -92,7 +102,7 @@ mod tests {
 
     fn check(found: &[Outlier], normalise: Normalisation, expected: &[&str]) {
         let place = |(series, step): (usize, usize)| format!("series `s{series}`, step {step}");
-        let said = said("the training part", found, place, normalise).unwrap();
+        let said = said("the training part", found, place, Some(normalise)).unwrap();
         for part in expected {
             assert!(said.contains(part), "{part}: {said}");
         }
@@ -111,7 +121,10 @@ mod tests {
         let many: Vec<Outlier> = (0..7).map(|at| outlier(&format!("x{at}"), 1e20, 1)).collect();
         let expected = ["channel `x4` is", "; and 2 channels more have such values: "];
         check(&many, Normalisation::WindowStandard, &expected);
-        let nothing = said("the training part", &[], |_| String::new(), Normalisation::None);
+        let of_test = said(TEST_PART, &found, |_| String::new(), None).unwrap();
+        assert!(of_test.starts_with("in the test part channel `load` is 1e20"), "{of_test}");
+        assert!(of_test.contains("a mean error there may be that of such a value"), "{of_test}");
+        let nothing = said("the training part", &[], |_| String::new(), Some(Normalisation::None));
         assert_eq!(nothing, None);
     }
 }

@@ -12,6 +12,7 @@ use firebox_data::{Checks, DataConfig, Ingested};
 
 use super::Run;
 use super::derived::{one_class_each, rule_for};
+use super::outliers::TEST_PART;
 use crate::cut::Cut;
 use crate::error::PipelineError;
 use crate::feed::local;
@@ -134,6 +135,8 @@ impl Run<'_> {
             self.warn_of_unscaled(&normaliser, &parts.train);
             let (found, timed) = (outliers(&parts.train), ingested.checks.span.is_some());
             self.warn_of_outliers("the training part", &ingested.set, &found, timed);
+            let found = outliers(&parts.test);
+            self.warn_of_outliers(TEST_PART, &ingested.set, &found, timed);
             self.warn_of_telling(&telling_channels(&parts.train, &config.labels));
             let detail = format!(
                 "{} training, {} validation, {} test windows by {}; {} across a boundary left out",
@@ -284,11 +287,52 @@ fn untested(split: &Split) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::sync::Arc;
 
     use firebox_core::{Channel, Labels, Role, Series, SeriesSet, SplitRule, WindowRule, split};
 
     use super::*;
+
+    #[test]
+    fn copies_of_remote_files_are_held_and_other_files_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("cache");
+        let bucket = cache.join(REMOTE);
+        let keys = [1, 2].map(|version| Key::builder("copy", version).finish());
+        let [first, second] = keys.map(|key| {
+            let own = bucket.join(key.to_string());
+            fs::create_dir_all(&own).unwrap();
+            fs::write(own.join("bars.csv"), "close\n1\n").unwrap();
+            let manifest = r#"{"url":"https://host/bars.csv","blake3":""}"#;
+            fs::write(own.join("manifest.json"), manifest).unwrap();
+            own.join("bars.csv")
+        });
+        let name = keys[0].to_string();
+        let others = [
+            PathBuf::from("bars.csv"),
+            folder.path().join("bars.csv"),
+            bucket.join("notes").join("bars.csv"),
+            bucket.join(format!("{name}0")).join("bars.csv"),
+            bucket.join(&name),
+            bucket.join(&name).join("days").join("a.csv"),
+            cache.join("series-v0").join(&name).join("bars.csv"),
+            folder.path().join("elsewhere").join(REMOTE).join(&name).join("bars.csv"),
+        ];
+        let mut data = DataConfig::new(&others[0]);
+        data.path = firebox_data::Paths(others.to_vec());
+        assert_eq!(hold_copies(&data, &cache).unwrap().len(), 0);
+        data.path.0.push(first.clone());
+        data.test = Some(firebox_data::Paths(vec![second.clone()]));
+        let held = hold_copies(&data, &cache).unwrap();
+        assert_eq!(held.len(), 2, "that of the test set, too");
+        let store = Store::open(&cache).unwrap();
+        let pruned = store.prune(0).unwrap();
+        assert_eq!((pruned.removed.len(), pruned.kept_in_use.len()), (0, 2));
+        drop(held);
+        assert_eq!(store.prune(0).unwrap().removed.len(), 2);
+        assert!(!first.exists() && !second.exists());
+    }
 
     #[test]
     fn series_that_end_before_the_test_part_are_named() {

@@ -303,14 +303,20 @@ fn methods(
         Estimate::from_resamples(value, &values, resampling.confidence)
     };
     let own = scores[0].macro_f1;
+    let values: Vec<f64> = scores.iter().map(|scores| scores.macro_f1).collect();
+    let of = |place: usize| estimate(values[place], &|all| all[place][0]);
+    let difference = |place: usize| {
+        let raw = estimate(own - values[place], &|all| all[0][0] - all[place][0]);
+        let agree = [0, place].map(|place| of(place).low == 1.0);
+        raw.unless_either_agrees(agree, units.len() as f64, resampling.confidence)
+    };
     let methods = predictions.iter().zip(scores).enumerate();
     methods
         .map(|(place, ((name, _), scores))| Method {
             name,
-            macro_f1: honest(estimate(scores.macro_f1, &|all| all[place][0])),
+            macro_f1: honest(of(place)),
             micro_f1: honest(estimate(scores.micro_f1, &|all| all[place][1])),
-            difference: (place > 0)
-                .then(|| estimate(own - scores.macro_f1, &|all| all[0][0] - all[place][0])),
+            difference: (place > 0).then(|| difference(place)),
             scores,
         })
         .collect()
@@ -361,15 +367,22 @@ fn evidence(
     let independent = units.iter().filter(has_evidence).count();
     let honest =
         |estimate: Estimate| estimate.unless_all_agree(independent as f64, resampling.confidence);
+    let token_f1 = estimate(own.token_f1, &|scores| scores[0].token_f1);
+    let of_whole = estimate(whole.token_f1, &|scores| scores[1].token_f1);
+    let difference =
+        estimate(own.token_f1 - whole.token_f1, &|scores| scores[0].token_f1 - scores[1].token_f1);
+    let agree = [token_f1, of_whole].map(|one| one.low == 1.0);
     Some(Evidence {
         own,
         independent,
         exact: honest(estimate(own.exact, &|scores| scores[0].exact)),
-        token_f1: honest(estimate(own.token_f1, &|scores| scores[0].token_f1)),
-        whole: estimate(whole.token_f1, &|scores| scores[1].token_f1),
-        difference: estimate(own.token_f1 - whole.token_f1, &|scores| {
-            scores[0].token_f1 - scores[1].token_f1
-        }),
+        token_f1: honest(token_f1),
+        whole: honest(of_whole),
+        difference: difference.unless_either_agrees(
+            agree,
+            independent as f64,
+            resampling.confidence,
+        ),
     })
 }
 

@@ -69,9 +69,7 @@ impl Chain for Text {
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
         let (texts, tokens) = corpus::keys(config)?;
-        let learning = corpus::learning_key(config, tokens)?;
-        let keys = Keys::new(config, learning, &device.arithmetic_of(config)?);
-        Ok(Keys { series: texts, windows: tokens, ..keys })
+        Ok(Keys { series: texts, windows: tokens, ..keys_on(config, device, tokens)? })
     }
 
     fn probe(
@@ -200,6 +198,16 @@ impl Chain for Text {
     }
 }
 
+/// The keys of learning from these tokens, by what the files of the encoder hold now.
+fn keys_on(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+    tokens: Key,
+) -> Result<Keys, PipelineError> {
+    let learning = corpus::learning_key(config, tokens)?;
+    Ok(Keys::new(config, learning, &device.arithmetic_of(config)?))
+}
+
 /// How the training ended.
 enum Training {
     Complete(Box<Learnt>),
@@ -218,6 +226,16 @@ struct Learnt {
 }
 
 impl Run<'_> {
+    /// Refuses an encoder whose files are not those which the run is named after.
+    fn same_encoder(&self) -> Result<(), PipelineError> {
+        let Some(folder) = &config::table(self.config)?.encoder.folder else { return Ok(()) };
+        let now = keys_on(self.config, self.device, self.keys.windows)?;
+        match now.training == self.keys.training {
+            true => Ok(()),
+            false => Err(PipelineError::OtherWeights { path: folder.clone() }),
+        }
+    }
+
     /// Trains, or reads back what was trained.
     fn learn(
         &self,
@@ -230,6 +248,7 @@ impl Run<'_> {
         let trained_before = trained_before(path);
         let (trained, from) = self.stage("train", Some(self.keys.training), remade, || {
             let (model, from) = self.text_model(corpus, tokens)?;
+            self.same_encoder()?;
             let texts = &tokens.texts;
             let source = Arc::new(TrainingTokens::new(texts, &corpus.parts));
             let loader = self.placed_loader(source, Some(self.keys.windows), self.loader())?;
@@ -265,5 +284,83 @@ impl Run<'_> {
                 summary.outcome
             ),
         })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use firebox_core::{Requests, Silent};
+
+    use super::*;
+    use crate::score::WantedScores;
+    use crate::shared::Shared;
+
+    /// Two dozen letters with a label, and the golden encoder with a tokenizer of as many tokens as it has vectors.
+    fn letters_and_encoder(at: &impl Fn(&str) -> PathBuf) {
+        let golden = firebox_tests::root().join("crates/firebox-text/tests/golden");
+        fs::create_dir(at("encoder")).unwrap();
+        for file in ["config.json", "model.safetensors"] {
+            fs::copy(golden.join("bert").join(file), at("encoder").join(file)).unwrap();
+        }
+        let text = fs::read(golden.join("tokenizers/wordpiece.json")).unwrap();
+        let mut tokenizer: Value = serde_json::from_slice(&text).unwrap();
+        let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+        vocabulary.retain(|_, id| id.as_u64().unwrap() < 60);
+        fs::write(at("encoder/tokenizer.json"), tokenizer.to_string()).unwrap();
+        let row = |number: usize| format!("letter {number} says something,{}\n", number % 2);
+        let rows: String = (0..60).map(row).collect();
+        fs::write(at("letters.csv"), format!("text,late\n{rows}")).unwrap();
+    }
+
+    #[test]
+    fn texts_tokenizers_and_encoders_that_change_after_the_key_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        letters_and_encoder(&at);
+        let mut config: PipelineConfig =
+            toml::from_str("pipeline = \"text\"\n[text]\nlongest = 12\n").unwrap();
+        config.run.cache = at("cache");
+        let own = config.text.as_mut().unwrap();
+        own.path = at("letters.csv");
+        own.encoder.folder = Some(at("encoder"));
+        let (device, stop) = (ChosenDevice::named("cpu"), Arc::default());
+        let keys = Text.keys(&config, &device).unwrap();
+        let run = Run {
+            config: &config,
+            device: &device,
+            keys: &keys,
+            listener: &Silent,
+            stop: &stop,
+            requests: &Requests::new(),
+            shared: &Shared::default(),
+            wanted: &WantedScores::NONE,
+        };
+        // A line more, and what was there again; what reads it is not disturbed by either.
+        let changed = |name: &str, more: &str, check: &dyn Fn()| {
+            let before = fs::read(at(name)).unwrap();
+            fs::write(at(name), [&before, more.as_bytes()].concat()).unwrap();
+            check();
+            fs::write(at(name), before).unwrap();
+        };
+        changed("letters.csv", "one more letter,1\n", &|| {
+            assert!(matches!(run.corpus(), Err(PipelineError::OtherData)));
+        });
+        let corpus = run.corpus().unwrap();
+        let stored = at("cache").join(firebox_cache::TOKENS).join(keys.windows.to_string());
+        changed("encoder/tokenizer.json", "\n", &|| {
+            assert!(matches!(run.tokens(&corpus, &mut 0), Err(PipelineError::OtherData)));
+            assert!(!stored.join("manifest.json").exists(), "stored under the key of the former");
+        });
+        let tokens = run.tokens(&corpus, &mut 0).unwrap();
+        assert!(stored.join("manifest.json").is_file());
+        let learn = || run.learn(&corpus, &tokens, &at("run"), None, &mut 0).err();
+        changed("encoder/config.json", "\n", &|| {
+            let error = learn().unwrap();
+            assert!(matches!(error, PipelineError::OtherWeights { .. }), "{error}");
+        });
+        run.same_encoder().unwrap();
     }
 }

@@ -339,7 +339,8 @@ fn key(kind: &str, series: Key, config: &UcrConfig, seed: u64, arithmetic: &str)
         let UcrConfig { finetuning, head, loss, mix, .. } = config.clone();
         shared = UcrConfig { finetuning, head, loss, mix, ..shared };
     }
-    Key::builder(kind, 1)
+    // Both begin with crops, whose places were once drawn otherwise.
+    Key::builder(kind, 2)
         .upstream("series", series)
         .field("config", serde_json::to_string(&shared).unwrap_or_default())
         .field("seed", seed.to_le_bytes())

@@ -186,10 +186,11 @@ impl Drop for Dashboard {
 pub(crate) fn worker() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = ["build", "--release", "--quiet", "--workspace", "--example", "shared_study"];
-    let status = Command::new(cargo).args(build).status();
-    assert!(status.unwrap().success());
     let tests = std::env::current_exe().unwrap();
     let target = tests.ancestors().nth(3).unwrap();
+    // Which may be named by a path that starts elsewhere.
+    let status = Command::new(cargo).args(build).env("CARGO_TARGET_DIR", target).status();
+    assert!(status.unwrap().success());
     target.join("release/examples/shared_study")
 }
 

@@ -36,7 +36,7 @@ use crate::state::State;
 
 const WEIGHTS: &str = "weights.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
-const AVERAGE: &str = "average.safetensors";
+pub(crate) const AVERAGE: &str = "average.safetensors";
 const STATE: &str = "state.json";
 const MANIFEST: &str = "manifest.json";
 /// Version 1 had neither loss scale nor average; it is read as one without them.
@@ -372,7 +372,19 @@ impl Checkpoint {
     /// # Errors
     /// If the file is damaged.
     pub fn parameters(&self) -> Result<Vec<Parameter>, CheckpointError> {
-        snapshot::parse_weights(&self.read(WEIGHTS)?)
+        self.parsed(WEIGHTS)
+    }
+
+    /// The average of its weights under PyTorch's names.
+    ///
+    /// # Errors
+    /// If the file is damaged, or there is none.
+    pub fn average(&self) -> Result<Vec<Parameter>, CheckpointError> {
+        self.parsed(AVERAGE)
+    }
+
+    fn parsed(&self, name: &str) -> Result<Vec<Parameter>, CheckpointError> {
+        snapshot::parse_weights(&self.read(name)?)
             .map_err(|source| CheckpointError::Weights { path: self.path.clone(), source })
     }
 }

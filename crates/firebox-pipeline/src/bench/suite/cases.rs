@@ -128,6 +128,8 @@ const GPU_WARMUP: f64 = 128.0;
 
 /// Steps that are timed there at least: two such groups, as the steps of a group share its time.
 const GPU_STEPS: f64 = 64.0;
+/// Steps that are timed anywhere at least: three tell a median.
+const LEAST_STEPS: f64 = 3.0;
 /// Seconds of timed steps that one run of a case is meant to have.
 const TIMED: f64 = 0.8;
 const TIMED_QUICK: f64 = 0.3;
@@ -322,11 +324,10 @@ impl Choice<'_> {
             // What it stands beside is no shorter than this.
             timed *= 5.0;
         }
-        let least = if self.quick || case.composed { 2.0 } else { 3.0 };
         let steps = match case.part {
             SuitePart::Trainer if self.quick => TAKEN_APART_QUICK as f64,
             SuitePart::Trainer => TAKEN_APART as f64,
-            _ => (timed / step).clamp(least, 400.0).round(),
+            _ => (timed / step).clamp(LEAST_STEPS, 400.0).round(),
         };
         let (steps, warmup) = match self.on_gpu && !evaluate {
             true => (steps.max(GPU_STEPS), GPU_WARMUP),
@@ -410,7 +411,7 @@ mod tests {
             assert_eq!(names.len(), all);
             for case in &cases {
                 assert!(case.config.sizes().is_ok(), "{case:?}");
-                assert!(case.seconds > BEGIN && case.config.steps >= 2, "{case:?}");
+                assert!(case.seconds > BEGIN && case.config.steps >= 3, "{case:?}");
                 let least = if case.config.watched { 10.0 } else { 0.0 };
                 assert!(case.config.seconds == least && case.seconds > least, "{case:?}");
             }

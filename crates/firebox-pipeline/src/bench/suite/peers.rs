@@ -77,9 +77,13 @@ impl Torch {
         let mut command = Command::new(&self.python);
         command.arg(&self.script).args(arguments(case)).args(form);
         // Its devices have no index, and no other name than these two.
-        command.args(["--device", if device.starts_with("cpu") { "cpu" } else { "cuda" }]);
-        if let Some(threads) = case.threads {
-            command.args(["--threads", &threads.to_string()]);
+        if device.starts_with("cpu") {
+            let threads = case.threads_or_all().to_string();
+            command.args(["--device", "cpu", "--threads", &threads]);
+            // What it would take from its environment is not what our side has.
+            command.env_remove("OMP_NUM_THREADS").env_remove("MKL_NUM_THREADS");
+        } else {
+            command.args(["--device", "cuda"]);
         }
         command
     }
@@ -191,8 +195,22 @@ mod tests {
         let config = BenchConfig { evaluate: true, ..BenchConfig::new(Workload::Mlp) };
         let case = case(SuitePart::Matrix, "mlp", config);
         let (python, script) = ("/home/a/bin/python3".into(), "../peers/torch_steps.py".into());
-        let typed = Torch { python, script, on_gpu: false }.typed(&case, &["--tuned"], "cpu");
-        let expected = "python3 torch_steps.py --workload mlp --precision fp32 --batch 512 --steps 3 --warmup 3 --eval --tuned --device cpu";
-        assert_eq!(typed, expected);
+        let torch = Torch { python, script, on_gpu: false };
+        let mut expected = "python3 torch_steps.py --workload mlp --precision fp32 --batch 512 --steps 3 --warmup 3 --eval --tuned --device ".to_owned();
+        assert_eq!(torch.typed(&case, &["--tuned"], "cuda:0"), format!("{expected}cuda"));
+        let all = rayon::current_num_threads();
+        expected += &format!("cpu --threads {all}");
+        assert_eq!(torch.typed(&case, &["--tuned"], "cpu"), expected);
+    }
+
+    #[test]
+    fn a_peer_has_the_threads_of_our_side_whatever_its_environment_says() {
+        let config = BenchConfig::new(Workload::Mlp);
+        let case = Case { threads: Some(3), ..case(SuitePart::Scaling, "mlp", config) };
+        let torch = Torch { python: "python3".into(), script: "t.py".into(), on_gpu: false };
+        let command = torch.command(&case, &[], "cpu");
+        let unset: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).collect();
+        assert_eq!(unset.len(), 2, "{unset:?}");
+        assert!(text(&command).ends_with("--device cpu --threads 3"), "{command:?}");
     }
 }

@@ -33,18 +33,15 @@ impl Program<'_> {
     pub(super) fn command(&self, case: &Case) -> Command {
         let config = &case.config;
         let mut command = Command::new(self.path);
-        let own = |name: &str| name.starts_with("FIREBOX_") || name == "RAYON_NUM_THREADS";
         for (name, _) in std::env::vars_os() {
-            if own(&name.to_string_lossy()) {
+            if name.to_string_lossy().starts_with("FIREBOX_") {
                 command.env_remove(name);
             }
         }
         if case.composed {
             command.env("FIREBOX_KERNELS", "composed");
         }
-        if let Some(threads) = case.threads {
-            command.env("RAYON_NUM_THREADS", threads.to_string());
-        }
+        command.env("RAYON_NUM_THREADS", case.threads_or_all().to_string());
         command.args(["bench", "--json", "--workload", config.workload.name()]);
         command.args(["--precision", &config.precision.to_string()]);
         let numbers = [
@@ -83,6 +80,11 @@ impl Program<'_> {
 }
 
 impl Case {
+    /// Threads that compute on a processor: on the peer's side as many as on ours.
+    pub(super) fn threads_or_all(&self) -> usize {
+        self.threads.unwrap_or_else(rayon::current_num_threads)
+    }
+
     /// What a step of it cannot go below with its threads, milliseconds.
     pub(super) fn floor_ms(&self, ceilings: &Ceilings, result: &BenchResult) -> f64 {
         let all = rayon::current_num_threads() as f64;
@@ -254,7 +256,10 @@ mod tests {
         let program = Program { path: Path::new("firebox"), device: "cpu" };
         let typed: Vec<String> =
             choice.cases().iter().map(|case| text(&program.command(case))).collect();
-        assert!(typed[0].starts_with("FIREBOX_KERNELS=composed firebox bench --json"), "{typed:?}");
+        let all = rayon::current_num_threads();
+        let first =
+            format!("FIREBOX_KERNELS=composed RAYON_NUM_THREADS={all} firebox bench --json");
+        assert!(typed[0].starts_with(&first), "{typed:?}");
         assert!(typed[0].contains("--samples 59365 --workers 0"), "{}", typed[0]);
         let last = typed.last().unwrap();
         assert!(last.starts_with("RAYON_NUM_THREADS=2 firebox bench"), "{last}");

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::cases::{Axis, SuitePart};
-use crate::bench::{BenchResult, Ceilings};
+use crate::bench::{BenchResult, Ceilings, median};
 
 /// Everything that the suite measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -103,9 +103,7 @@ impl Spread {
         let mut sorted: Vec<f64> = figures.filter(|figure| figure.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let (low, high) = (*sorted.first()?, *sorted.last()?);
-        let upper = sorted.len() / 2;
-        let lower = (sorted.len() - 1) / 2;
-        Some(Self { value: (sorted[lower] + sorted[upper]) / 2.0, low, high })
+        Some(Self { value: median(&sorted), low, high })
     }
 }
 
