@@ -163,6 +163,26 @@ fn without_times_is_refused(folder: &Path, run: &str) {
     assert!(!folder.join("untimed.parquet").exists());
 }
 
+/// A file may have too little of each series by itself.
+fn series_that_go_on_in_another_file(folder: &Path, run: &str) {
+    let table = std::fs::read_to_string(folder.join("demand.csv")).unwrap();
+    let (header, rows) = table.split_once('\n').unwrap();
+    let place = header.split(',').position(|name| name == "station").unwrap();
+    let mut stations = std::collections::BTreeSet::new();
+    let (first, rest): (Vec<&str>, Vec<&str>) =
+        rows.lines().partition(|row| stations.insert(row.split(',').nth(place).unwrap()));
+    assert_eq!(first.len(), 2);
+    std::fs::create_dir_all(folder.join("days")).unwrap();
+    for (name, rows) in [("1.csv", first), ("2.csv", rest)] {
+        let text = format!("{header}\n{}\n", rows.join("\n"));
+        std::fs::write(folder.join("days").join(name), text).unwrap();
+    }
+    let new = ["predict", run, "days", "--output", "days.parquet", "--force"];
+    let said =
+        done(&firebox(folder, &[&new[..], &["--set", "data.columns.series=station"]].concat()));
+    assert!(said.contains("390 windows of 2 series in 2 files"), "{said}");
+}
+
 #[test]
 fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
     let project = project("");
@@ -185,6 +205,7 @@ fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
             said.contains("390 windows of 2 series in 1 file: forecasts of 2 values"),
             "{said}"
         );
+        series_that_go_on_in_another_file(folder, &run);
         apply("embed", "vectors.parquet");
         without_times_is_refused(folder, &run);
         done(&firebox(

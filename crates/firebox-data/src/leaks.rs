@@ -195,8 +195,10 @@ pub fn first_difference(before: &SeriesSet, after: &SeriesSet, until: i64) -> Op
         return Some(Difference::Feature(only(ours, theirs).or_else(|| only(theirs, ours))));
     }
     let missing = Series::default();
+    let others: HashMap<&str, &Series> =
+        after.series().iter().map(|series| (&*series.name, series)).collect();
     before.series().iter().find_map(|series| {
-        let other = after.series().iter().find(|other| other.name == series.name);
+        let other = others.get(&*series.name).copied();
         difference(series, other.unwrap_or(&missing), ours, until)
     })
 }

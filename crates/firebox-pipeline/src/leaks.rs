@@ -3,11 +3,12 @@
 //!
 //! It reads the files anew and does not use the cache. What is trained of windows is not looked at.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use firebox_core::{
-    Fold, ForecastScaler, HeldOutWindows, Labels, Listener, Normaliser, SeriesSet, Split,
+    Fold, ForecastScaler, HeldOutWindows, Labels, Listener, Normaliser, Series, SeriesSet, Split,
     SplitError, SplitRule, TrainWindows, Window, split, walk_forward,
 };
 use firebox_data::{Change, DataError, Original, first_difference};
@@ -194,8 +195,10 @@ impl<'a> Checking<'a> {
         };
         let [before, rest] = [all(&self.set)?, all(after)?];
         // A series that has not begun yet has no place in the other set.
-        let places: Vec<u32> =
-            after.series().iter().map(|series| self.place(&series.name)).collect();
+        let own: HashMap<&str, u32> =
+            self.set.series().iter().zip(0..).map(|(one, place)| (&*one.name, place)).collect();
+        let place = |series: &Series| own.get(&*series.name).copied().unwrap_or(u32::MAX);
+        let places: Vec<u32> = after.series().iter().map(place).collect();
         let placed = |window: Window| Window { series: places[window.series as usize], ..window };
         // One by one: there may be as many as steps.
         let own = || windows_of(before.as_ref()).filter(|window| ends(&self.set, window));
@@ -219,12 +222,6 @@ impl<'a> Checking<'a> {
             return Err(leak("window or label", moment, self.clock, &what));
         }
         Ok(count)
-    }
-
-    /// The place of a series of this name.
-    fn place(&self, name: &str) -> u32 {
-        let place = self.set.series().iter().position(|series| series.name == name);
-        place.map_or(u32::MAX, |place| place as u32)
     }
 
     /// The normalised training windows, when all that is held out is changed.

@@ -62,6 +62,12 @@ impl LabelScores {
         let told = told.map(|(own, all)| if own.occurs() { own.f1 } else { all.f1 });
         told.sum::<f64>() / self.labels.len().max(1) as f64
     }
+
+    /// The F1 of all cells of a resample; that of the texts that were drawn from where no drawn text has a label, neither true
+    /// nor predicted.
+    pub fn micro_f1_of_drawn(&self, all: &Self) -> f64 {
+        if self.labels.iter().any(LabelScore::occurs) { self.micro_f1 } else { all.micro_f1 }
+    }
 }
 
 /// Scores predictions of some texts, `[text, label]` row by row.
@@ -134,7 +140,9 @@ pub fn choose_thresholds(truth: &[bool], probabilities: &[f32], labels: usize) -
                 halfway if halfway > next => halfway,
                 _ => *probability,
             };
-            let threshold = next.map_or(*probability, halfway);
+            // Below the lowest there is nothing: ½ if that is below it, too, or halfway to 0.
+            let below = if *probability > 0.5 { 0.5 } else { *probability / 2.0 };
+            let threshold = next.map_or(below, halfway);
             let nearer = (threshold - 0.5).abs() < (best.1 - 0.5f32).abs();
             if f1 > best.0 || (f1 == best.0 && f1 > 0.0 && nearer) {
                 best = (f1, threshold);
@@ -253,6 +261,11 @@ mod tests {
         said[1] = true;
         let drawn = label_scores(&truth, &said, 3, [0, 0, 1].into_iter());
         assert!((drawn.macro_f1_of_drawn(&all) - 1.0 / 3.0).abs() < 1e-12);
+        let micro = |texts: [usize; 3], said: &[bool]| {
+            label_scores(&truth, said, 3, texts.into_iter()).micro_f1_of_drawn(&all)
+        };
+        assert_eq!((micro([1, 1, 1], &truth), micro([0, 1, 1], &truth)), (1.0, 1.0));
+        assert_eq!(micro([1, 1, 1], &said), 0.0);
     }
 
     #[test]
@@ -265,6 +278,9 @@ mod tests {
         // Sigmoids that are nearly 1 may be neighbours of f32.
         let near = [f32::from_bits(0x3f7f_ffff), f32::from_bits(0x3f7f_fffe)];
         assert_eq!(choose_thresholds(&[true, false], &near, 1), near[..1]);
+        // Of a label that holds everywhere nothing is above.
+        assert_eq!(choose_thresholds(&[true, true], &[0.97, 0.95], 1), [0.5]);
+        assert_eq!(choose_thresholds(&[true, true], &[0.3, 0.2], 1), [0.1]);
     }
 
     #[test]

@@ -161,6 +161,10 @@ pub(crate) fn load(
         parameters.push(Parameter { name: layout.name, shape, values });
     }
     let of_heads = |name: &String| match name.strip_prefix(prefix) {
+        // Microsoft's DeBERTa has a table of positions that only its pre-training reads; `transformers` leaves it out, too.
+        Some(own) if own.starts_with("embeddings.position_embeddings.") => {
+            family == Family::DebertaV2
+        }
         Some(own) => own.starts_with("pooler.") || own.ends_with("position_ids"),
         None => true,
     };

@@ -339,6 +339,9 @@ fn expand<'a>(pattern: &'a str, layouts: &[Layout]) -> Vec<Layer<'a>> {
 /// The first number of a name that may stand for the `{}` of a pattern. All digits beside one
 /// another are one number, so that layer 1 is not layer 10.
 fn number_in(pattern: &str, name: &str) -> Option<u64> {
+    if let Some((one, others)) = pattern.split_once('|') {
+        return number_in(one, name).or_else(|| number_in(others, name));
+    }
     let (before, after) = pattern.split_once("{}")?;
     let digit = |at: usize| name.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
     let mut starts = (0..name.len()).filter(|at| digit(*at) && (*at == 0 || !digit(at - 1)));
@@ -349,8 +352,11 @@ fn number_in(pattern: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// Whether a name is one that a pattern stands for.
+/// Whether a name is one that a pattern stands for, or one of several with `|` between them.
 fn matches(pattern: &str, name: &str) -> bool {
+    if let Some((one, others)) = pattern.split_once('|') {
+        return matches(one, name) || matches(others, name);
+    }
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(name) = name.strip_prefix(first) else { return false };
     let mut starts = (0..=name.len()).filter(|at| name.is_char_boundary(*at));

@@ -103,12 +103,21 @@ impl NewData {
             let alone = Paths(vec![file.clone()]);
             let mut loaded = self.load(alone, card, listener);
             let mut last = loaded.is_err();
-            if let Ok((_, checks)) = &loaded
-                && checks.series_column.is_some()
-                && rest.len() > 1
-            {
-                loaded = self.load(Paths(rest.to_vec()), card, listener);
-                last = true;
+            let by_column = |checks: &Checks| checks.series_column.is_some();
+            // The begin of series that go on in other files may be too little by itself.
+            let may_go_on = match &loaded {
+                Ok((_, checks)) => by_column(checks),
+                Err(PipelineError::Data(error)) => {
+                    use DataError::{NoValue, NothingLeft, TooShort};
+                    matches!(error, TooShort { .. } | NoValue { .. } | NothingLeft { .. })
+                }
+                Err(_) => false,
+            };
+            if may_go_on && rest.len() > 1 {
+                let all = self.load(Paths(rest.to_vec()), card, listener);
+                if loaded.is_ok() || all.as_ref().is_ok_and(|(_, checks)| by_column(checks)) {
+                    (loaded, last) = (all, true);
+                }
             }
             let files = if last { rest.len() } else { 1 };
             let loaded = loaded.map(|(set, checks)| Loaded {

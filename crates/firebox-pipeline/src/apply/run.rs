@@ -394,6 +394,19 @@ impl Work<'_> {
     }
 
     /// The windows of what is in memory. Whether they all were done.
+    /// Says of which window the model says what is no finite number.
+    fn no_number(&self, part: &Part<'_>, window: Option<&Window>) -> PipelineError {
+        let place = window.map_or(String::new(), |window| {
+            let (name, steps) = (&part.names[window.series as usize], window.steps());
+            format!(" of steps {} to {} of series `{name}`", steps.start, steps.end - 1)
+        });
+        PipelineError::Setting(format!(
+            "what the model says of a window of {}{place} is no finite number: values in it are too large for it\n  \
+             correct them, or leave them out; of a model that computes in bf16 or f16, --precision f32 may help",
+            part.loaded.file.display()
+        ))
+    }
+
     fn windows(
         &self,
         model: &Model,
@@ -418,11 +431,15 @@ impl Work<'_> {
             let own: Vec<Window> = windows.windows().range(to..to + batch.len()).collect();
             to += batch.len();
             let given = (batch.inputs, batch.lengths.as_slice());
+            let before = [values.numbers.len(), values.exact.len()];
             self.pool.run(|| {
                 weights.during(|| {
                     self.heads.compute(model, &part.loaded.set, &own, given, &mut values);
                 });
             });
+            if let Some(row) = values.first_odd(before, self.heads.width) {
+                return Err(self.no_number(&part, own.get(row)));
+            }
             let progress = Event::Progress {
                 stage: "apply".to_owned(),
                 done: applied.windows + to as u64,
@@ -442,6 +459,15 @@ impl Work<'_> {
         }
         applied.windows = total;
         Ok(true)
+    }
+}
+
+impl Values {
+    /// The first of the rows that were added behind so many numbers which holds one that is not finite.
+    fn first_odd(&self, [numbers, exact]: [usize; 2], width: usize) -> Option<usize> {
+        let place = self.numbers[numbers..].iter().position(|value| !value.is_finite());
+        let place = place.or_else(|| self.exact[exact..].iter().position(|v| !v.is_finite()));
+        place.map(|place| place / width.max(1))
     }
 }
 
@@ -510,5 +536,22 @@ impl Part<'_> {
             ("start".to_owned(), column(at(false))),
             ("end".to_owned(), column(at(true))),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_row_is_found_that_is_no_number() {
+        let numbers = vec![f32::NAN, 0.0, 1.0, 2.0, 3.0, f32::INFINITY];
+        let values = Values { numbers, exact: vec![] };
+        // Three of what was added, two numbers a row.
+        assert_eq!(values.first_odd([2, 0], 2), Some(1));
+        assert_eq!(values.first_odd([6, 0], 2), None);
+        let exact = Values { numbers: vec![], exact: vec![1.0, f64::NAN] };
+        assert_eq!(exact.first_odd([0, 0], 1), Some(1));
+        assert_eq!(exact.first_odd([0, 2], 1), None);
     }
 }

@@ -246,6 +246,13 @@ fn weights_of(path: &Path) -> Result<(Vec<Parameter>, PathBuf), PipelineError> {
             path.display(),
             kept.display().to_string()
         )),
+        // A checkpoint that is damaged or gone, beside what the run was for.
+        error if kept.is_file() => PipelineError::Setting(format!(
+            "the checkpoint of `{}` cannot be taken: {error}\n  name the model that the run has kept: \
+             finetune.encoder = {:?}",
+            path.display(),
+            kept.display().to_string()
+        )),
         error => error.into(),
     })
 }
@@ -406,6 +413,13 @@ mod tests {
         std::fs::create_dir(&kept).unwrap();
         std::fs::write(kept.join(WEIGHTS), "").unwrap();
         assert!(said().contains("has no checkpoint of its own"), "{}", said());
+        assert!(said().contains("model/model.safetensors"), "{}", said());
+        // Nor is one of which a file is gone.
+        let checkpoint = folder.path().join("checkpoints/step-000004");
+        std::fs::create_dir_all(&checkpoint).unwrap();
+        let manifest = r#"{"version":2,"step":4,"epochs":1,"kind":"epoch","score":null,"key":"00000000000000000000000000000000","files":{}}"#;
+        std::fs::write(checkpoint.join("manifest.json"), manifest).unwrap();
+        assert!(said().contains("cannot be taken"), "{}", said());
         assert!(said().contains("model/model.safetensors"), "{}", said());
     }
 

@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicBool;
 
 use firebox_core::{
     Channel, EqualPolicy, Event, Key, LEAST_STRETCH, Normalisation, Normaliser, SeriesSet,
-    SharedStretch, Silent, SplitRule, Steps, Window, WindowList, count, quoted, shared_stretches,
-    split,
+    SharedStretch, Silent, Split, SplitRule, Steps, Window, WindowList, count, quoted,
+    shared_stretches, split, walk_forward,
 };
 use firebox_data::{Checks, DataConfig, DataError, Paths, content_hash_until, fingerprint_until};
 use firebox_export::{CARD, ModelCard};
@@ -241,11 +241,9 @@ impl Origin {
     /// trained and chose by.
     fn drawn_again(&self, rule: SplitRule, set: &Arc<SeriesSet>, tested: &WindowList) -> BySteps {
         let Some(settings) = &self.settings else { return BySteps::Apart };
-        let Ok(parts) = split(set, &settings.window.rule(), &as_then(rule), &settings.labels)
-        else {
+        let Some(seen) = saw(settings, set, rule) else {
             return BySteps::Unknown("its series cannot be divided as they were");
         };
-        let seen = parts.train.windows().iter().chain(parts.validation.windows());
         let seen = Steps::of_windows(set, seen);
         let found = Steps::of_windows(set, tested).series_in_both(&seen);
         if found.is_empty() {
@@ -275,13 +273,11 @@ impl Origin {
         };
         let clock = checks.span.is_some();
         let rule = settings.split.unwrap_or_else(|| automatic(settings, &set, clock).0);
-        let Ok(parts) = split(&set, &settings.window.rule(), &as_then(rule), &settings.labels)
-        else {
+        let Some(seen) = saw(settings, &set, rule) else {
             return Ok(BySteps::Unknown(
                 "other files are tested on than it was trained on, and its series cannot be divided as they were",
             ));
         };
-        let seen = parts.train.windows().iter().chain(parts.validation.windows());
         let found = compared_steps((&set, seen), ours);
         // What was lost reads as zeros.
         Ok(match set.check_read() {
@@ -358,23 +354,31 @@ impl Origin {
                 "the encoder of {path} was trained on files of this pipeline, such as {first}, and its data have changed since, or how they are read: it may have seen windows that are tested on here, and what is measured may be too good; pre-train it again"
             )));
         }
+        // Folds are not divided as parts are.
+        let has_folds = self
+            .settings
+            .as_ref()
+            .is_some_and(|settings| settings.pipeline == Kind::Multitimeframe);
         match (theirs.rule, ours.rule) {
             (SplitRule::Time { test: theirs, .. }, SplitRule::Time { test: ours, .. })
-                if common.is_all =>
+                if common.is_all && !has_folds =>
             {
                 if theirs < ours {
                     return refuse(format!(
                         "it left the last {theirs} of the steps of {first} out (`split.time.test`), and this pipeline the last {ours}"
                     ));
                 }
-                Ok(ByFiles::Apart)
+                // Shares are of the steps that each has kept: the same moments only of the same series.
+                Ok(if now == Some(our_key) { ByFiles::Apart } else { ByFiles::NoneShared })
             }
             // The test part is drawn before the validation part, from the series as the data have them, which their key
             // says.
             (
                 SplitRule::Series { test, seed, .. },
                 SplitRule::Series { test: our_test, seed: our_seed, .. },
-            ) if now == Some(our_key) && (test, seed) == (our_test, our_seed) => Ok(ByFiles::Apart),
+            ) if now == Some(our_key) && (test, seed) == (our_test, our_seed) && !has_folds => {
+                Ok(ByFiles::Apart)
+            }
             _ => Ok(ByFiles::Otherwise {
                 is_same: now == Some(our_key),
                 said: format!(
@@ -546,6 +550,24 @@ fn exported(path: &Path) -> Option<Normaliser> {
     file.take(length.min(HEADER)).read_to_end(&mut header).ok()?;
     let header: Value = serde_json::from_slice(&header).ok()?;
     serde_json::from_str(header["__metadata__"]["firebox.normaliser"].as_str()?).ok()
+}
+
+/// The windows that a run with these settings trained and chose by: those of parts by this rule, or of all its folds. None
+/// where the series cannot be divided so.
+fn saw(settings: &PipelineConfig, set: &Arc<SeriesSet>, rule: SplitRule) -> Option<Vec<Window>> {
+    let windows = settings.window.rule();
+    let parts = match settings.pipeline {
+        Kind::Multitimeframe => {
+            let folds = settings.multitimeframe.clone().unwrap_or_default().folds;
+            let folds = walk_forward(set, &windows, &folds, &settings.labels).ok()?;
+            folds.into_iter().map(|fold| fold.split).collect()
+        }
+        _ => vec![split(set, &windows, &as_then(rule), &settings.labels).ok()?],
+    };
+    let of = |parts: &Split| -> Vec<Window> {
+        parts.train.windows().iter().chain(parts.validation.windows()).collect()
+    };
+    Some(parts.iter().flat_map(of).collect())
 }
 
 #[cfg(test)]
@@ -738,6 +760,25 @@ mod tests {
         let by_files = ByFiles::Otherwise { said: "may".to_owned(), is_same: false };
         let said = origin.decided(by_files, BySteps::Unknown("no reason")).unwrap();
         assert_eq!(said.as_deref(), Some("may"));
+    }
+
+    #[test]
+    fn folds_saw_what_the_split_by_time_of_other_kinds_tests_on() {
+        let values: Vec<f64> = (0..1000).map(|step| f64::from(step % 37)).collect();
+        let series = vec![Series::regular("bars", 0, 1000, values, 1)];
+        let channels = vec![Channel::new("x", Role::Close)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], series).unwrap());
+        let pipeline = "pipeline = 'multitimeframe'\n[window]\nlength = 6\nstride = 2\n[labels.return]\nhorizon = 1\nthreshold = 0.0\n";
+        let settings: PipelineConfig = toml::from_str(pipeline).unwrap();
+        let rule = SplitRule::time(0.1, 0.2);
+        let last = |settings: &PipelineConfig| {
+            let seen = saw(settings, &set, rule).unwrap();
+            seen.iter().map(|window| window.steps().end).max().unwrap()
+        };
+        // Five folds: the last one is tested on the last sixth.
+        assert!((820..834).contains(&last(&settings)), "{}", last(&settings));
+        let pretrain = PipelineConfig { pipeline: Kind::Pretrain, ..settings };
+        assert!((780..801).contains(&last(&pretrain)), "{}", last(&pretrain));
     }
 
     #[test]

@@ -184,10 +184,10 @@ impl Chain for Multitimeframe {
         let measured = run.stage("evaluate", Some(run.keys.evaluation), &mut remade, || {
             let has_clock = ingested.checks.span.is_some();
             let measured = measure(run, work, &settings, &folds, &parts, &trained, has_clock)?;
-            let detail = format!("{} test windows", measured.windows);
+            let detail = format!("{} test windows", measured.0.windows);
             Ok((measured, false, detail))
         });
-        let measured = match measured {
+        let (measured, warnings) = match measured {
             Err(PipelineError::Interrupted) => {
                 return Ok(Making::Interrupted { step: trained.steps() });
             }
@@ -208,7 +208,9 @@ impl Chain for Multitimeframe {
         let said = format!("{trainings} of {of}: {} in all", count(steps, "step"));
         let kept = LastFold { ingested: &ingested, fold: folds.last(), parts: parts.last() };
         run.keep_models(work, &settings, &kept, &trained, &measured)?;
-        let report = page::report(run, work.prepared.name(), &ingested, &folds, &trained, measured);
+        let mut report =
+            page::report(run, work.prepared.name(), &ingested, &folds, &trained, measured);
+        report.warnings = warnings;
         let outcome = "finished".to_owned();
         Ok(Making::Complete(Box::new(Made { report, trained: said, outcome })))
     }
@@ -420,7 +422,20 @@ fn write_test(
     Ok(table.write(path)?)
 }
 
-/// The models and the baselines on the test windows of all folds.
+/// What is said of models that answer one class for every test window, where these are of several.
+fn constant(contenders: &[Contender], truth: &[u32]) -> Vec<String> {
+    let is_one = |all: &[u32]| all.windows(2).all(|pair| pair[0] == pair[1]);
+    if is_one(truth) {
+        return vec![];
+    }
+    let models = contenders.iter().filter(|one| !one.baseline && is_one(&one.predicted));
+    let said = |one: &Contender| {
+        format!("`{}` answers one class for every test window: it has learnt nothing", one.name)
+    };
+    models.map(said).collect()
+}
+
+/// The models and the baselines on the test windows of all folds, and what is to be said of models.
 fn measure(
     run: &Run<'_>,
     work: &Work<'_>,
@@ -429,7 +444,7 @@ fn measure(
     parts: &[train::FoldParts],
     trained: &train::Trained,
     has_clock: bool,
-) -> Result<Contest, PipelineError> {
+) -> Result<(Contest, Vec<String>), PipelineError> {
     let classes = folds[0].split.test.classes().to_vec();
     let truth: Vec<u32> = parts.iter().flat_map(|part| part.truth()).collect();
     let mut contenders: Vec<Contender> = settings
@@ -449,5 +464,28 @@ fn measure(
     let tested: WindowList = tested.filter(|window| window.label.is_some()).collect();
     let set = folds[0].split.test.set();
     let together = in_time(&tested, set, footprint, run.config.window.stride, has_clock);
-    Ok(contest(&run.config.evaluate, &classes, &truth, &together, &contenders))
+    let measured = contest(&run.config.evaluate, &classes, &truth, &together, &contenders);
+    Ok((measured, constant(&contenders, &truth)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_that_tell_nothing_apart_are_named() {
+        let one = |name: &str, baseline, predicted: &[u32]| Contender {
+            name: name.to_owned(),
+            baseline,
+            predicted: predicted.to_vec(),
+        };
+        let all = [
+            one("MLP", false, &[2, 2, 2]),
+            one("LSTM", false, &[2, 1, 2]),
+            one("majority class", true, &[2, 2, 2]),
+        ];
+        let said = constant(&all, &[0, 1, 2]);
+        assert_eq!(said, ["`MLP` answers one class for every test window: it has learnt nothing"]);
+        assert!(constant(&all, &[2, 2, 2]).is_empty(), "which is right there");
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::{Int, Tensor};
-use firebox_core::{LabelledTexts, Stream};
+use firebox_core::{Event, LabelledTexts, Stream};
 use firebox_loader::{Batch, LoadError, Sample, Source, TrainSource};
 use firebox_models::{Loss, TextEncoderConfig, TextHeadsConfig, TextLoss, TextModel, TextTargets};
 use firebox_text::{TextLossConfig, TextParts, TokenisedText, read_encoder};
@@ -214,7 +214,11 @@ impl Run<'_> {
         let found = encoder.config();
         tokens.tokenizer.check(found.vocabulary)?;
         check_positions(text, found)?;
-        let evidence = corpus.texts.spans.iter().any(Option::is_some);
+        let evidence = corpus.parts.train.iter().any(|text| tokens.texts[*text].span.is_some());
+        if !evidence && corpus.texts.spans.iter().any(Option::is_some) {
+            let message = "no training text has evidence within the tokens that are read: where evidence is, is not learnt".to_owned();
+            self.listener.on(&Event::Warning { message });
+        }
         let heads = heads(text, corpus.texts.labels.len(), evidence);
         let model = heads.init(encoder, Stream::new(seed, "heads"), device)?;
         let RunConfig { precision, recompute, .. } = self.config.run;

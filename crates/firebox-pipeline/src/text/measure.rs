@@ -292,7 +292,7 @@ fn methods(
     let resampled: Vec<Vec<[f64; 2]>> = resampling.map(units.len(), |indices, _| {
         let score = |((_, predicted), all): (&(&str, Vec<bool>), &LabelScores)| {
             let scores = label_scores(truth, predicted, labels, drawn(units, indices));
-            [scores.macro_f1_of_drawn(all), scores.micro_f1]
+            [scores.macro_f1_of_drawn(all), scores.micro_f1_of_drawn(all)]
         };
         predictions.iter().zip(&scores).map(score).collect()
     });
@@ -358,7 +358,11 @@ fn evidence(
     if own.texts == 0 {
         return None;
     }
-    let resampled = resampling.map(units.len(), |indices, _| means(&mut drawn(units, indices)));
+    // That no evidence was drawn says nothing of it.
+    let resampled = resampling.map(units.len(), |indices, _| {
+        let found = means(&mut drawn(units, indices));
+        if found[0].texts == 0 { [own, whole] } else { found }
+    });
     let estimate = |value: f64, of: &dyn Fn(&[SpanScores; 2]) -> f64| {
         let values: Vec<f64> = resampled.iter().map(of).collect();
         Estimate::from_resamples(value, &values, resampling.confidence)
