@@ -198,7 +198,7 @@ fn build_for(backend: &str) -> Result<u8, String> {
     }
     if !first_build_is_done() {
         eprintln!(
-            "Building Firebox. The first build takes 15 to 35 minutes on 2 cores; later ones seconds."
+            "Building Firebox. The first build takes 15 to 45 minutes on 2 cores; later ones seconds."
         );
     }
     build("firebox", &["--quiet", "--features", &format!("firebox/{backend}")])

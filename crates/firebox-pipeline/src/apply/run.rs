@@ -393,7 +393,6 @@ impl Work<'_> {
         )))
     }
 
-    /// The windows of what is in memory. Whether they all were done.
     /// Says of which window the model says what is no finite number.
     fn no_number(&self, part: &Part<'_>, window: Option<&Window>) -> PipelineError {
         let place = window.map_or(String::new(), |window| {
@@ -407,6 +406,7 @@ impl Work<'_> {
         ))
     }
 
+    /// The windows of what is in memory. Whether they all were done.
     fn windows(
         &self,
         model: &Model,
