@@ -57,6 +57,7 @@ const STANDARD: [&str; 43] = [
     "Sub",
     "Tanh",
     "Transpose",
+    "Squeeze",
     "Unsqueeze",
     "Where",
 ];

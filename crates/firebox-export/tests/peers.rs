@@ -125,7 +125,10 @@ fn write_case(folder: &Path, model: &SavedModel, case: u64) {
     let mut out = vec![numbers("lengths", &[batch], lengths.iter().map(|l| *l as f32).collect())];
     match &built {
         Model::Bert(_) | Model::Text(_) => {
-            let tokens: Vec<i32> = (0..batch * time).map(|_| draws.below(31) as i32).collect();
+            let mut tokens: Vec<i32> = (0..batch * time).map(|_| draws.below(31) as i32).collect();
+            for (row, length) in tokens.chunks_exact_mut(time).zip(&lengths) {
+                row[*length..].fill(0);
+            }
             let data = TensorData::new(tokens.clone(), [batch, time]);
             let input = Tensor::<2, Int>::from_data(data, &Device::default());
             // What is padded with is no token.

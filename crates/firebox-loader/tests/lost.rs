@@ -11,7 +11,7 @@ use firebox_core::{
 };
 use firebox_loader::{AugmentedWindows, LoadError, NormalisedWindows, Source};
 
-const STEPS: usize = 60;
+const STEPS: usize = 200;
 
 /// A column of a file, which may have shrunk: its values are zeros then.
 struct File(AtomicBool);
