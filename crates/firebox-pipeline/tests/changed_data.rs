@@ -22,10 +22,10 @@ fn bars(folder: &Path, count: usize) {
     std::fs::write(folder.join("bars.csv"), format!("open,high,low,close\n{rows}")).unwrap();
 }
 
-/// A search of two trials on 300 bars.
+/// A search of two trials on 2,000 bars.
 fn project() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    bars(folder.path(), 300);
+    bars(folder.path(), 2000);
     let pipeline = format!(
         r#"
 labels = "none"
@@ -77,7 +77,7 @@ impl Listener for Changer<'_> {
             && stage.starts_with("trial")
             && Some(self.begun.fetch_add(1, Ordering::SeqCst)) == self.nth
         {
-            bars(self.folder, 301);
+            bars(self.folder, 2001);
         }
     }
 }
@@ -110,7 +110,7 @@ fn a_search_stops_when_its_data_change_and_goes_on_when_they_are_back() {
     assert_refused(work(folder.path(), Some(1)));
     // Before it begins, with a value known.
     assert_refused(work(folder.path(), None));
-    bars(folder.path(), 300);
+    bars(folder.path(), 2000);
     work(folder.path(), None).unwrap();
 }
 
