@@ -26,8 +26,7 @@ pub enum SplitError {
     },
     /// No window fits into any segment.
     #[error(
-        "no window fits: with its label it needs {needed} consecutive steps, and the longest run without a gap has {longest} (series `{series}`)\n  \
-         choose a shorter `window.length`, or labels that look less far ahead"
+        "no window fits: it needs {needed} consecutive steps, and the longest run without a gap has {longest} (series `{series}`)"
     )]
     TooLong {
         /// Steps of a window and of its label's horizon.
