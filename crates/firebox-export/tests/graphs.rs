@@ -15,7 +15,7 @@ use zoo::{saved, weights, zoo};
 const PARTS: [Part; 2] = [Part::Encoder, Part::Head];
 
 /// Operators of the standard set in version 17 that graphs may consist of.
-const STANDARD: [&str; 43] = [
+const STANDARD: [&str; 44] = [
     "Abs",
     "Add",
     "And",
