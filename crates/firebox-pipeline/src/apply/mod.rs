@@ -142,9 +142,8 @@ fn parquet_named(output: &Path) -> Result<(), PipelineError> {
 
 /// Refuses a name that ends as files of other formats do than of the one that is written, whose endings are `own`.
 pub(crate) fn named_as(output: &Path, format: &str, own: &[&str]) -> Result<(), PipelineError> {
-    const ALL: [&str; 16] = [
+    const ALL: [&str; 15] = [
         "parquet",
-        "toml",
         "csv",
         "tsv",
         "arrow",
