@@ -10,6 +10,7 @@ use std::f64::consts::TAU;
 
 use serde::{Deserialize, Serialize};
 
+use crate::normalise::is_rounding_of;
 use crate::{SeriesSet, TrainWindows, Window};
 
 /// Microseconds of an hour.
@@ -144,10 +145,10 @@ impl Moments {
         (self.squares / self.count.max(1.0)).sqrt()
     }
 
-    /// Centre and scale; the scale of what is constant, but for so much, is 1.
-    fn affine(&self, rounding: f64) -> Affine {
+    /// Centre and scale; the scale of what is constant, or whose spread `is_rounding`, is 1.
+    fn affine(&self, is_rounding: bool) -> Affine {
         let scale = self.deviation();
-        let varies = scale > rounding && scale > self.mean.abs() * 1e-12;
+        let varies = !is_rounding && scale > self.mean.abs() * 1e-12;
         Affine { center: self.mean, scale: if varies { scale } else { 1.0 } }
     }
 }
@@ -168,13 +169,10 @@ impl Levels {
         self.has_parts |= level.fract() != 0.0;
     }
 
-    /// What rounding leaves of changes of this mean and deviation that are all the same, as in
-    /// [`is_rounding`](crate::normalise::is_rounding).
-    fn rounding(&self, mean: f64, deviation: f64) -> f64 {
-        match !self.is_wide && self.has_parts && deviation < mean.abs() {
-            true => f64::from(f32::EPSILON) * self.largest,
-            false => 2.0 * f64::EPSILON * self.largest,
-        }
+    /// Whether changes between them scatter by no more than how they were rounded.
+    fn round(&self, changes: &Moments) -> bool {
+        let (mean, deviation) = (changes.mean, changes.deviation());
+        is_rounding_of(self.largest, mean, deviation, || !self.is_wide && self.has_parts)
     }
 }
 
@@ -230,16 +228,13 @@ impl ForecastScaler {
             }
         }
         // Changes are off by as much as their levels were rounded: those of a meter that counts evenly have no other scale.
-        let rounding = |output: usize, mean: f64, deviation: f64| match rule.predicted {
-            Predicted::Change => levels[output % rule.targets.len()].rounding(mean, deviation),
-            Predicted::Value | Predicted::RelativeChange => 0.0,
-        };
+        let is_change = rule.predicted == Predicted::Change;
         let of_output = |(output, moments): (usize, &Moments)| {
-            moments.affine(rounding(output, moments.mean, moments.deviation()))
+            moments.affine(is_change && levels[output % rule.targets.len()].round(moments))
         };
         Self {
             outputs: outputs.iter().enumerate().map(of_output).collect(),
-            statics: statics.iter().map(|moments| moments.affine(0.0)).collect(),
+            statics: statics.iter().map(|moments| moments.affine(false)).collect(),
             rule,
             spreads,
         }

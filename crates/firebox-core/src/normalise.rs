@@ -291,15 +291,25 @@ pub(crate) fn is_rounding(
     deviation: f64,
 ) -> bool {
     let largest = levels.clone().fold(0.0f64, |largest, level| largest.max(level.abs()));
+    is_rounding_of(largest, mean, deviation, || {
+        levels.clone().all(|level| f64::from(level as f32) == level)
+            && levels.clone().any(|level| level.fract() != 0.0)
+    })
+}
+
+/// The same of levels whose largest size is known, and whether all are numbers of f32 and some are not whole.
+pub(crate) fn is_rounding_of(
+    largest: f64,
+    mean: f64,
+    deviation: f64,
+    are_narrow: impl FnOnce() -> bool,
+) -> bool {
     // What differs from the mean by half a unit in the last place at each end.
     if deviation <= 2.0 * f64::EPSILON * largest {
         return true;
     }
     // A level that stands still is the same number each time, however it was rounded.
-    deviation < mean.abs()
-        && deviation <= f64::from(f32::EPSILON) * largest
-        && levels.clone().all(|level| f64::from(level as f32) == level)
-        && levels.clone().any(|level| level.fract() != 0.0)
+    deviation < mean.abs() && deviation <= f64::from(f32::EPSILON) * largest && are_narrow()
 }
 
 /// The maps of all channels relative to a window.

@@ -181,7 +181,7 @@ pub fn write_together(files: &[(impl AsRef<Path>, &[u8])]) -> Result<(), ExportE
     }
     // What is there, but for the last one, which may be large: it is never put back.
     let mut former = vec![];
-    for (_, path) in written.iter().rev().skip(1).rev() {
+    for (_, path) in &written[..written.len().saturating_sub(1)] {
         former.push(match fs::read(path) {
             Ok(content) => Some(content),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,

@@ -136,10 +136,20 @@ pub(crate) fn one_by_one<S: Source + ?Sized>(
     out: &mut [f32],
 ) -> Result<Vec<Sample>, LoadError> {
     let width = steps * source.shape()[1];
+    rows(indices, width, out, |index, out| source.draw(epoch, index, out))
+}
+
+/// Samples that `read` writes into a row each, which is cleared before.
+fn rows(
+    indices: &[usize],
+    width: usize,
+    out: &mut [f32],
+    read: impl Fn(usize, &mut [f32]) -> Result<Sample, LoadError>,
+) -> Result<Vec<Sample>, LoadError> {
     let read = |(row, index): (usize, &usize)| {
         let out = &mut out[row * width..(row + 1) * width];
         out.fill(0.0);
-        source.draw(epoch, *index, out)
+        read(*index, out)
     };
     indices.iter().enumerate().map(read).collect()
 }
@@ -154,12 +164,7 @@ pub(crate) fn from_windows(
     width: usize,
     out: &mut [f32],
 ) -> Result<Vec<Sample>, LoadError> {
-    let read = |(row, index): (usize, &usize)| {
-        let out = &mut out[row * width..(row + 1) * width];
-        out.fill(0.0);
-        fill(*index, out)
-    };
-    let samples = indices.iter().enumerate().map(read).collect();
+    let samples = rows(indices, width, out, |index, out| Ok(fill(index, out)))?;
     check(windows, place, indices)?;
     Ok(samples)
 }

@@ -77,6 +77,7 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
                 request.run.display()
             );
             refuse_name_of(&output, "onnx", "--format safetensors", "--format onnx")?;
+            named_as(&output, "safetensors", &["safetensors"])?;
             let written = Written { output: &output, graph: None, content: model.safetensors()? };
             file(&model, &own, written, request.force, usage)
         }
@@ -91,6 +92,7 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
                 output.display()
             );
             refuse_name_of(&output, "safetensors", "--format onnx", "--format safetensors")?;
+            named_as(&output, "ONNX", &["onnx"])?;
             let written =
                 Written { output: &output, graph: Some(part), content: model.onnx(part)? };
             file(&model, &own, written, request.force, usage)
@@ -107,12 +109,7 @@ fn refuse_name_of(
 ) -> Result<(), PipelineError> {
     let ending = output.extension().unwrap_or_default().to_string_lossy();
     if !ending.eq_ignore_ascii_case(other) {
-        // Nor one of what is no model at all, such as a table of data.
-        let (format, own) = match other {
-            "onnx" => ("safetensors", "safetensors"),
-            _ => ("ONNX", "onnx"),
-        };
-        return named_as(output, format, &[own]);
+        return Ok(());
     }
     Err(PipelineError::Setting(format!(
         "{} is not written: the format is {format}, and the name says otherwise\n  take {other_format}, or another name",

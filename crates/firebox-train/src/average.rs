@@ -158,15 +158,20 @@ impl Average {
 
     /// The model with the averaged weights; as it is before the first update.
     pub fn apply<M: Module>(&self, model: M) -> M {
-        struct Change<'a>(&'a [Tensor<1>]);
-        impl MapParameter for Change<'_> {
-            fn map<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
-                let Some(average) = self.0.get(index) else { return value };
-                average.clone().reshape(Shape::from(value.dims().to_vec()))
-            }
-        }
-        map_parameters(model, &mut Change(&self.values))
+        with_values(model, |place| self.values.get(place))
     }
+}
+
+/// The model with these in place of its parameters' values, as far as there are some for their places.
+fn with_values<'a, M: Module>(model: M, of: impl Fn(usize) -> Option<&'a Tensor<1>>) -> M {
+    struct Change<F>(F);
+    impl<'a, F: Fn(usize) -> Option<&'a Tensor<1>>> MapParameter for Change<F> {
+        fn map<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
+            let Some(own) = (self.0)(index) else { return value };
+            own.clone().reshape(Shape::from(value.dims().to_vec()))
+        }
+    }
+    map_parameters(model, &mut Change(of))
 }
 
 /// The running statistics of a model, by the places of their parameters, as they are at some time.
@@ -206,16 +211,9 @@ impl Statistics {
 
     /// The model with these.
     pub(crate) fn put_back<M: Module>(&self, model: M) -> M {
-        struct Change<'a>(&'a BTreeMap<usize, Tensor<1>>);
-        impl MapParameter for Change<'_> {
-            fn map<const D: usize>(&mut self, index: usize, value: Tensor<D>) -> Tensor<D> {
-                let Some(own) = self.0.get(&index) else { return value };
-                own.clone().reshape(Shape::from(value.dims().to_vec()))
-            }
-        }
         match self.0.is_empty() {
             true => model,
-            false => map_parameters(model, &mut Change(&self.0)),
+            false => with_values(model, |place| self.0.get(&place)),
         }
     }
 }

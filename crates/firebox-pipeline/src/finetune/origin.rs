@@ -218,14 +218,9 @@ impl Origin {
         by_files: ByFiles,
         by_steps: BySteps,
     ) -> Result<Option<String>, PipelineError> {
-        // Folds are not divided as parts are: what was not found among parts may be in one of them.
-        let has_folds = || {
-            let kind = self.settings.as_ref().map(|settings| settings.pipeline);
-            kind == Some(Kind::Multitimeframe)
-        };
         Ok(match (by_files, by_steps) {
             (_, BySteps::Shared(what)) => return self.refused(&what).map(|()| None),
-            (ByFiles::Otherwise { said, .. }, BySteps::Apart) => has_folds().then_some(said),
+            (ByFiles::Otherwise { said, .. }, BySteps::Apart) => self.has_folds().then_some(said),
             (ByFiles::May(said) | ByFiles::Otherwise { said, .. }, _) => Some(said),
             (ByFiles::Gone, BySteps::Apart) => Some(format!(
                 "{GONE} that the encoder of {} was trained on: its series, which the cache still has, have no {LEAST_STRETCH} steps in common with those that are tested on here",
@@ -235,6 +230,11 @@ impl Origin {
             (ByFiles::NoneShared, BySteps::Unknown(why)) => Some(self.unknown(why)),
             (ByFiles::NoneShared, BySteps::Apart) | (ByFiles::Apart, _) => None,
         })
+    }
+
+    /// Whether its run has folds, which are not divided as parts are: what was not found among parts may be in one of them.
+    fn has_folds(&self) -> bool {
+        self.settings.as_ref().is_some_and(|own| own.pipeline == Kind::Multitimeframe)
     }
 
     /// Divides the series that both have as the encoder's run did, and looks for what is tested on here among what that
@@ -354,11 +354,7 @@ impl Origin {
                 "the encoder of {path} was trained on files of this pipeline, such as {first}, and its data have changed since, or how they are read: it may have seen windows that are tested on here, and what is measured may be too good; pre-train it again"
             )));
         }
-        // Folds are not divided as parts are.
-        let has_folds = self
-            .settings
-            .as_ref()
-            .is_some_and(|settings| settings.pipeline == Kind::Multitimeframe);
+        let has_folds = self.has_folds();
         match (theirs.rule, ours.rule) {
             (SplitRule::Time { test: theirs, .. }, SplitRule::Time { test: ours, .. })
                 if common.is_all && !has_folds =>
