@@ -84,6 +84,9 @@ impl GruConfig {
 ///
 /// Source: Cho et al., 2014, with the reset gate after the product, as in cuDNN, PyTorch and
 /// `burn::nn::Gru` with `reset_after`.
+///
+/// An infinite input gives NaN, where PyTorch's candidate is 1 or -1: both parts of the candidate are columns of one
+/// product, with weights of zero for what each does not take.
 #[derive(Clone, Debug)]
 pub struct Gru {
     pub(crate) config: GruConfig,

@@ -243,6 +243,10 @@ struct State {
 
 dispatch!(fn run_tile<C: Compute, K: Cell> = run_steps(run: &mut Run<'_>));
 
+// Compiled once for all cells, and not once more wherever they are called.
+dispatch!(fn multiply<C: Compute> = product(run: &Run<'_>, t: usize, state: &mut State, needed: bool));
+dispatch!(fn add_to_weights<C: Compute> = update_weights(run: &mut Run<'_>, state: &mut State, at_rest: bool));
+
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
@@ -258,22 +262,18 @@ unsafe fn run_steps<S: Lanes, C: Compute, K: Cell>(run: &mut Run<'_>) {
         let t = if direction == 1 { index } else { steps - 1 - index };
         let first = index + 1 == steps;
         if (first && at_rest) || state.waiting.len() + tile.active(t) > state.room {
-            // SAFETY: the features are those that the caller vouches for.
-            unsafe { update_weights::<S, C>(run, &mut state, false) };
+            add_to_weights::<C>(run.kernels, run, &mut state, false);
         }
-        // SAFETY: as above.
-        unsafe {
-            gate_gradients::<S, C, K>(run, t, &mut state);
-            product::<S, C>(run, t, &mut state, !first || run.wanted.states);
-        }
+        // SAFETY: the features are those that the caller vouches for.
+        unsafe { gate_gradients::<S, C, K>(run, t, &mut state) };
+        multiply::<C>(run.kernels, run, t, &mut state, !first || run.wanted.states);
         // SAFETY: as above.
         unsafe { note_operands::<S>(run, t, &mut state) };
         if run.wanted.input {
             input_gradient(run, t, &state);
         }
     }
-    // SAFETY: as above.
-    unsafe { update_weights::<S, C>(run, &mut state, at_rest) };
+    add_to_weights::<C>(run.kernels, run, &mut state, at_rest);
     if !run.wanted.states {
         return;
     }
@@ -393,6 +393,7 @@ unsafe fn gate_gradients<S: Simd, C: Compute, K: Cell>(run: &Run<'_>, t: usize, 
                 d_hidden: &back[row * columns + block * BLOCK..][..BLOCK],
                 d_cell: &mut d_cell[(block * tile.rows() + row) * BLOCK..][..BLOCK],
                 d_gates: &mut d_gates[(block * state.room + waiting + row) * GATES..][..GATES],
+                units: (sizes.hidden - block * BLOCK).min(BLOCK),
                 words: match C::PAIR {
                     1 => &mut [],
                     _ => &mut words[(block * tile.rows() + row) * gate_words..][..gate_words],
@@ -423,9 +424,15 @@ struct Rows<'a> {
     d_cell: &'a mut [f32],
     /// Words, unless these are pairs.
     d_gates: &'a mut [f32],
+    /// Units of the block that there are. The others are made of weights of zero, by which infinity is no number.
+    units: usize,
     /// The same as words of two gates each, if operands are pairs.
     words: &'a mut [f32],
 }
+
+/// The units of a block, from 0 on.
+static UNITS: [f32; BLOCK] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
 /// # Safety
 /// That of [`Simd`].
@@ -435,8 +442,8 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
     while lane < BLOCK {
         // SAFETY: `lane + LANES` is at most `BLOCK`, and the slices have the lengths of `Rows`.
         unsafe {
-            let kept = C::restore::<S>(rows.gates.as_ptr().add(lane));
-            let (d_gates, d_before) = K::gradient::<S, C>(
+            let kept = C::restore::<S>(rows.gates.as_ptr().add(lane), K::SHARES);
+            let (mut d_gates, d_before) = K::gradient::<S, C>(
                 kept,
                 S::load(rows.cell.as_ptr().add(lane)),
                 S::load(rows.before.as_ptr().add(lane)),
@@ -444,6 +451,12 @@ unsafe fn gate_gradients_of_row<S: Simd, C: Compute, K: Cell>(rows: Rows<'_>) {
                 S::load(rows.d_cell.as_ptr().add(lane)),
             );
             S::store(rows.d_cell.as_mut_ptr().add(lane), d_before);
+            if rows.units < BLOCK {
+                let unit = S::load(UNITS.as_ptr().add(lane));
+                for d in &mut d_gates {
+                    *d = S::where_small(unit, rows.units as f32, *d, S::splat(0.0));
+                }
+            }
             let out = rows.d_gates.as_mut_ptr().add(lane);
             for (gate, mut d) in d_gates.into_iter().enumerate() {
                 if C::PAIR == 1 {
@@ -510,7 +523,7 @@ unsafe fn product<S: Simd, C: Compute>(run: &Run<'_>, t: usize, state: &mut Stat
             column += width * BLOCK;
             continue;
         }
-        for_row_tiles!(S, C, tile.active(t), row, M => {
+        for_row_tiles!(S, tile.active(t), row, M => {
             let out = &mut back[row * columns + column..];
             assert!(out.len() >= (M - 1) * columns + width * BLOCK);
             assert!(d_gates.len() >= ((blocks - 1) * block_rows + row + M) * row_words);

@@ -155,39 +155,32 @@ pub(super) fn is_narrow<C: Compute>(kernels: CpuKernels) -> bool {
     C::PAIR == 1 && kernels.vectors() == CpuKernels::Avx2
 }
 
-/// Rows of a register tile of operands in words of `C`, at most.
-pub(super) const fn most_rows<S: Simd, C: Compute>() -> usize {
-    // Halves of words that are taken apart need registers, too.
-    if S::APART && C::PAIR == 2 { 4 } else { S::ROWS }
-}
-
 /// How many of `left` rows the next register tile takes: no tile that is followed by a sliver.
 #[inline(always)]
-pub(super) fn next_rows<S: Simd, C: Compute>(left: usize) -> usize {
-    let most = const { most_rows::<S, C>() };
+pub(super) fn next_rows<S: Simd>(left: usize) -> usize {
+    let most = S::ROWS;
     if most == 6 && (left == 7 || left == 8) { 4 } else { left.min(most) }
 }
 
 /// Calls `$kernel::<S, M>($arguments, row)` for register tiles of `M` rows that cover `$rows` rows.
 macro_rules! for_row_tiles {
-    ($S:ty, $C:ty, $rows:expr, $row:ident, $M:ident => $call:expr) => {{
+    ($S:ty, $rows:expr, $row:ident, $M:ident => $call:expr) => {{
         let rows: usize = $rows;
         let mut $row = 0;
         while $row < rows {
-            let taken = $crate::cpu::block::next_rows::<$S, $C>(rows - $row);
+            let taken = $crate::cpu::block::next_rows::<$S>(rows - $row);
             macro_rules! tile {
                 ($count:literal) => {{
                     const $M: usize = $count;
                     $call
                 }};
             }
-            // Larger sizes are never taken; the comparison lets the compiler drop them.
-            let most = const { $crate::cpu::block::most_rows::<$S, $C>() };
+            // Larger sizes are never taken, and so not compiled.
             match taken {
-                6 if most >= 6 => tile!(6),
-                5 if most >= 5 => tile!(5),
-                4 if most >= 4 => tile!(4),
-                3 if most >= 3 => tile!(3),
+                6 if const { <$S as $crate::cpu::simd::Simd>::ROWS >= 6 } => tile!(6),
+                5 if const { <$S as $crate::cpu::simd::Simd>::ROWS >= 5 } => tile!(5),
+                4 if const { <$S as $crate::cpu::simd::Simd>::ROWS >= 4 } => tile!(4),
+                3 if const { <$S as $crate::cpu::simd::Simd>::ROWS >= 3 } => tile!(3),
                 2 => tile!(2),
                 _ => tile!(1),
             }

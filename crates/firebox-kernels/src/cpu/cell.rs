@@ -5,11 +5,15 @@
 //! because the reset gate is applied to the second one alone; its `cell` is its hidden state.
 
 use super::compute::Compute;
-use super::gates::{sigmoid, tanh};
+use super::gates::{share_kept, sigmoid, tanh};
+use super::kernels::CompiledFor;
 use super::simd::Simd;
 
 /// A recurrent cell.
-pub(super) trait Cell: Copy {
+pub(super) trait Cell: CompiledFor + Copy {
+    /// Which of what [`step`](Cell::step) keeps lie from 0 to 1.
+    const SHARES: [bool; 4];
+
     /// From the columns' sums and the cell state before the step: what the gradient needs of the
     /// columns, the new cell state and the new hidden state.
     ///
@@ -38,7 +42,11 @@ pub(super) trait Cell: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct LstmCell;
 
+impl CompiledFor for LstmCell {}
+
 impl Cell for LstmCell {
+    const SHARES: [bool; 4] = [true, true, false, true];
+
     #[inline(always)]
     unsafe fn step<S: Simd, C: Compute>(
         [i, f, g, o]: [S::Vector; 4],
@@ -47,7 +55,7 @@ impl Cell for LstmCell {
         // SAFETY: the caller's promise is the one that `Simd` asks for.
         unsafe {
             let (i, f, g, o) =
-                (sigmoid::<S, C>(i), sigmoid::<S, C>(f), tanh::<S, C>(g), sigmoid::<S, C>(o));
+                (sigmoid::<S, C>(i), share_kept::<S, C>(f), tanh::<S, C>(g), sigmoid::<S, C>(o));
             let c = S::fma(f, before, S::mul(i, g));
             ([i, f, g, o], c, S::mul(o, tanh::<S, C>(c)))
         }
@@ -80,7 +88,11 @@ impl Cell for LstmCell {
 #[derive(Clone, Copy)]
 pub(super) struct GruCell;
 
+impl CompiledFor for GruCell {}
+
 impl Cell for GruCell {
+    const SHARES: [bool; 4] = [true, true, false, false];
+
     #[inline(always)]
     unsafe fn step<S: Simd, C: Compute>(
         [r, z, n, m]: [S::Vector; 4],
@@ -88,7 +100,7 @@ impl Cell for GruCell {
     ) -> ([S::Vector; 4], S::Vector, S::Vector) {
         // SAFETY: the caller's promise is the one that `Simd` asks for.
         unsafe {
-            let (r, z) = (sigmoid::<S, C>(r), sigmoid::<S, C>(z));
+            let (r, z) = (sigmoid::<S, C>(r), share_kept::<S, C>(z));
             let n = tanh::<S, C>(S::fma(r, m, n));
             let h = S::fma(z, S::sub(before, n), n);
             ([r, z, n, m], h, h)

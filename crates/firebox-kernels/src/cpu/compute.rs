@@ -6,6 +6,7 @@
 //! numbers `w` and `w + words(n)`, so that rows are packed by whole vectors. Rows in pieces are laid out
 //! [by groups](super::product::words).
 
+use super::kernels::CompiledFor;
 use super::simd::{Simd, pair};
 use super::{BLOCK, CpuKernels, GATES};
 
@@ -66,7 +67,7 @@ macro_rules! in_words {
 pub(super) use in_words;
 
 /// The type of the operands. Sums, gate functions and states are f32 whatever it is.
-pub(super) trait Compute: Copy {
+pub(super) trait Compute: CompiledFor + Copy {
     /// Numbers in a word.
     const PAIR: usize;
     /// Whether a number is its own word: operands are then read where they lie.
@@ -121,11 +122,13 @@ pub(super) trait Compute: Copy {
         }
     }
 
-    /// Keeps the four gates of a block for the backward pass, in `KEPT / BLOCK` vectors, a block apart.
+    /// Keeps the four gates of a block for the backward pass, in `KEPT / BLOCK` vectors, a block apart; in bf16
+    /// [folded](Simd::fold), those of them that lie from 0 to 1. Gradients are multiplied by such a gate at each step:
+    /// 0.9985, rounded to the 1 that is next to it, would be 1 and not 0.22 after a thousand.
     ///
     /// # Safety
     /// That of [`Simd`], with room for those vectors.
-    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]);
+    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4], are_shares: [bool; 4]);
 
     /// Words of the four gates of a block that tiles or vectors multiply, [`gate_words`](Compute::gate_words) of
     /// them; where the numbers are the words, there is nothing to do.
@@ -136,7 +139,7 @@ pub(super) trait Compute: Copy {
     unsafe fn save_words<S: Simd>(at: *mut f32, gates: [S::Vector; 4]) {
         if Self::PAIR > 1 {
             // SAFETY: the caller's promise is the same.
-            unsafe { Self::save::<S>(at, gates) }
+            unsafe { Self::save::<S>(at, gates, [false; 4]) }
         }
     }
 
@@ -144,7 +147,7 @@ pub(super) trait Compute: Copy {
     ///
     /// # Safety
     /// That of [`Simd`]; the vectors are there.
-    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4];
+    unsafe fn restore<S: Simd>(at: *const f32, are_shares: [bool; 4]) -> [S::Vector; 4];
 
     /// Words of the four gates of a block.
     #[inline(always)]
@@ -190,6 +193,10 @@ pub(super) trait Compute: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct F32;
 
+impl CompiledFor for F32 {
+    const AVX512_BF16: bool = false;
+}
+
 impl Compute for F32 {
     const PAIR: usize = 1;
     const VERBATIM: bool = true;
@@ -211,7 +218,7 @@ impl Compute for F32 {
     }
 
     #[inline(always)]
-    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]) {
+    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4], _: [bool; 4]) {
         for (index, gate) in gates.into_iter().enumerate() {
             // SAFETY: as above, and there is room for four vectors.
             unsafe { S::store(at.add(index * BLOCK), gate) };
@@ -219,7 +226,7 @@ impl Compute for F32 {
     }
 
     #[inline(always)]
-    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
+    unsafe fn restore<S: Simd>(at: *const f32, _: [bool; 4]) -> [S::Vector; 4] {
         // SAFETY: as above; the four vectors are there.
         unsafe {
             let (i, f) = (S::load(at), S::load(at.add(BLOCK)));
@@ -232,6 +239,12 @@ impl Compute for F32 {
 #[derive(Clone, Copy)]
 pub(super) struct Bf16;
 
+/// Nothing else multiplies them: where tiles do, there is that instruction, too.
+impl CompiledFor for Bf16 {
+    const AVX2: bool = false;
+    const AVX512: bool = false;
+}
+
 impl Compute for Bf16 {
     const PAIR: usize = 2;
 
@@ -242,21 +255,33 @@ impl Compute for Bf16 {
     }
 
     #[inline(always)]
-    unsafe fn save<S: Simd>(at: *mut f32, [i, f, g, o]: [S::Vector; 4]) {
+    unsafe fn save<S: Simd>(at: *mut f32, mut gates: [S::Vector; 4], are_shares: [bool; 4]) {
         // SAFETY: as above, and there is room for two vectors.
         unsafe {
+            for (gate, is_share) in gates.iter_mut().zip(are_shares) {
+                if is_share {
+                    *gate = S::fold(*gate);
+                }
+            }
+            let [i, f, g, o] = gates;
             S::store(at, S::pair(i, f));
             S::store(at.add(BLOCK), S::pair(g, o));
         }
     }
 
     #[inline(always)]
-    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
+    unsafe fn restore<S: Simd>(at: *const f32, are_shares: [bool; 4]) -> [S::Vector; 4] {
         // SAFETY: as above; the two vectors are there.
         unsafe {
             let (i, f) = S::unpair(S::load(at));
             let (g, o) = S::unpair(S::load(at.add(BLOCK)));
-            [i, f, g, o]
+            let mut gates = [i, f, g, o];
+            for (gate, is_share) in gates.iter_mut().zip(are_shares) {
+                if is_share {
+                    *gate = S::unfold(*gate);
+                }
+            }
+            gates
         }
     }
 }
@@ -265,6 +290,10 @@ impl Compute for Bf16 {
 /// take words of pairs apart for each product would take longer than the products.
 #[derive(Clone, Copy)]
 pub(super) struct Rounded;
+
+impl CompiledFor for Rounded {
+    const AVX512_BF16: bool = false;
+}
 
 impl Compute for Rounded {
     const PAIR: usize = 1;
@@ -290,15 +319,15 @@ impl Compute for Rounded {
 
     /// As pairs: they are read once, and half as much memory is.
     #[inline(always)]
-    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]) {
+    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4], are_shares: [bool; 4]) {
         // SAFETY: the caller's promise is the same.
-        unsafe { Bf16::save::<S>(at, gates) }
+        unsafe { Bf16::save::<S>(at, gates, are_shares) }
     }
 
     #[inline(always)]
-    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
+    unsafe fn restore<S: Simd>(at: *const f32, are_shares: [bool; 4]) -> [S::Vector; 4] {
         // SAFETY: as above.
-        unsafe { Bf16::restore::<S>(at) }
+        unsafe { Bf16::restore::<S>(at, are_shares) }
     }
 }
 
@@ -309,6 +338,12 @@ impl Compute for Rounded {
 /// average. Below 2^-103 the last pieces are denormal, and count as zero; infinity becomes NaN.
 #[derive(Clone, Copy)]
 pub(super) struct Split;
+
+/// Where there are tiles, there is AVX-512.
+impl CompiledFor for Split {
+    const AVX2: bool = false;
+    const AVX512_BF16: bool = false;
+}
 
 impl Compute for Split {
     const PAIR: usize = 2;
@@ -324,15 +359,15 @@ impl Compute for Split {
     }
 
     #[inline(always)]
-    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4]) {
+    unsafe fn save<S: Simd>(at: *mut f32, gates: [S::Vector; 4], are_shares: [bool; 4]) {
         // SAFETY: the caller's promise is the same.
-        unsafe { F32::save::<S>(at, gates) }
+        unsafe { F32::save::<S>(at, gates, are_shares) }
     }
 
     #[inline(always)]
-    unsafe fn restore<S: Simd>(at: *const f32) -> [S::Vector; 4] {
+    unsafe fn restore<S: Simd>(at: *const f32, are_shares: [bool; 4]) -> [S::Vector; 4] {
         // SAFETY: as above.
-        unsafe { F32::restore::<S>(at) }
+        unsafe { F32::restore::<S>(at, are_shares) }
     }
 
     /// Two groups: of the first two gates, and of the others.
@@ -392,6 +427,64 @@ impl Split {
             let low3 = S::sub(low2, S::unpair(low2).1);
             let high3 = S::sub(high2, S::unpair(high2).1);
             [S::cut(low, high), S::cut(low2, high2), S::cut(low3, high3)]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernels::dispatch;
+    use super::*;
+
+    dispatch!(fn run<C: Compute> = keep(from: &[f32], to: &mut [f32]));
+
+    /// What is kept of the four gates of a block, the third of them from -1 to 1.
+    #[inline(always)]
+    unsafe fn keep<S: Simd, C: Compute>(from: &[f32], to: &mut [f32]) {
+        let mut kept = [0.0; GATES];
+        let shares = [true, true, false, true];
+        for lane in (0..BLOCK).step_by(S::LANES) {
+            let (at, kept) = (from[lane..].as_ptr(), kept[lane..].as_mut_ptr());
+            // SAFETY: four vectors, a block apart, are within all three.
+            unsafe {
+                let gate = |gate: usize| S::load(at.add(gate * BLOCK));
+                C::save::<S>(kept, [gate(0), gate(1), gate(2), gate(3)], shares);
+                for (gate, x) in C::restore::<S>(kept, shares).into_iter().enumerate() {
+                    S::store(to[lane..].as_mut_ptr().add(gate * BLOCK), x);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn kept_gates_are_as_exact_near_one_as_near_zero() {
+        // From 0 to 1, finer towards both ends, and the two ends.
+        let near = (0..4 * BLOCK).map(|i| 0.5 * 0.75_f32.powi(i as i32));
+        let mut shares: Vec<f32> = near.flat_map(|x| [x, 1.0 - x]).collect();
+        shares.extend([0.0, 1.0, f32::NAN, 1.0 - f32::EPSILON / 2.0]);
+        for kernels in CpuKernels::available().into_iter().skip(1) {
+            for (x, other) in shares.iter().zip(shares.iter().rev()) {
+                let mut gates = [*x; GATES];
+                gates[2 * BLOCK..3 * BLOCK].fill(-x);
+                gates[3 * BLOCK..].fill(*other);
+                let mut exact = [0.0; GATES];
+                run::<F32>(kernels, &gates, &mut exact);
+                assert!(x.is_nan() || other.is_nan() || exact == gates, "{kernels:?}");
+                let mut found = [0.0; GATES];
+                if kernels.multiplies_pairs() {
+                    run::<Bf16>(kernels, &gates, &mut found);
+                } else {
+                    run::<Rounded>(kernels, &gates, &mut found);
+                }
+                for (index, (found, gate)) in found.into_iter().zip(gates).enumerate() {
+                    let room = if index / BLOCK == 2 { gate.abs() } else { gate.min(1.0 - gate) };
+                    let is_near = (found - gate).abs() <= room / 256.0;
+                    assert!(
+                        is_near || found.is_nan() && gate.is_nan(),
+                        "{kernels:?}: {gate}, {found}"
+                    );
+                }
+            }
         }
     }
 }

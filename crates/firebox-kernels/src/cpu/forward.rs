@@ -327,7 +327,7 @@ unsafe fn step<S: Simd, C: Compute, K: Cell>(
                 product_in_tiles::<C>(tiles, &operands, channels, done, running, panel, sums)
             };
         }
-        for_row_tiles!(S, C, running, row, M => {
+        for_row_tiles!(S, running, row, M => {
             let mut x = [std::ptr::null(); M];
             let mut h = [std::ptr::null(); M];
             for m in 0..M {
@@ -480,7 +480,7 @@ unsafe fn cells<S: Simd, C: Compute, K: Cell, const M: usize>(at: Cells<M>) {
             S::store(cell, c);
             S::store(at.next.add(m * at.next_row), h);
             if let Some((gates, cells)) = at.save {
-                C::save::<S>(gates.add(m * C::KEPT), kept);
+                C::save::<S>(gates.add(m * C::KEPT), kept, K::SHARES);
                 S::store(cells.add(m * BLOCK), c);
             }
         }

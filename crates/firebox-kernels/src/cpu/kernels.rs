@@ -26,7 +26,8 @@ pub enum CpuKernels {
     Avx512Bf16,
     /// The tiles of AMX for the products of recurrent and linear layers, pairs of matrices, convolutions and attention in
     /// bf16, and of all of these but convolutions and attention in f32, as the sum of three bf16 for each number, where
-    /// Linux lets the process use them; everything else as the widest of the others.
+    /// Linux lets the process use them; everything else as the widest of the others. In f32 an infinite number is NaN
+    /// where it is multiplied so, which is where there are samples and units enough.
     Amx,
 }
 
@@ -205,7 +206,21 @@ fn has_fast_pairs() -> bool {
     true
 }
 
-/// Defines `$name`, which runs `$generic::<S, ...>` with the variant's instructions switched on.
+/// The vectors that code of a type is compiled for: each takes time to compile, and bytes. Where the variant has others,
+/// AVX-512 without that instruction runs, if it may, and else [`Portable`](super::simd::Portable).
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "other processors have one kind of vectors")
+)]
+pub(super) trait CompiledFor {
+    const AVX2: bool = true;
+    const AVX512: bool = true;
+    /// With the instruction for pairs of bf16.
+    const AVX512_BF16: bool = true;
+}
+
+/// Defines `$name`, which runs `$generic::<S, ...>` with the variant's instructions switched on, of those that all types
+/// are [compiled for](CompiledFor).
 macro_rules! dispatch {
     ($(#[$doc:meta])* $vis:vis fn $name:ident$(<$($type_name:ident: $bound:ident),*>)?
         = $generic:ident($($argument:ident: $type:ty),*)
@@ -238,21 +253,27 @@ macro_rules! dispatch {
                 unsafe { $generic::<Avx2$($(, $type_name)*)?>($($argument),*) }
             }
             match kernels.vectors() {
-                // SAFETY: a variant comes from detection, or from `force`, which checks it.
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::CpuKernels::Avx512Bf16 => unsafe {
-                    avx512_bf16$(::<$($type_name),*>)?($($argument),*)
-                },
-                // SAFETY: as above.
+                $crate::cpu::CpuKernels::Avx512Bf16
+                    if true $($(&& <$type_name as $crate::cpu::kernels::CompiledFor>::AVX512_BF16)*)? =>
+                {
+                    // SAFETY: a variant comes from detection, or from `force`, which checks it.
+                    unsafe { avx512_bf16$(::<$($type_name),*>)?($($argument),*) }
+                }
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::CpuKernels::Avx512 => unsafe {
-                    avx512$(::<$($type_name),*>)?($($argument),*)
-                },
-                // SAFETY: as above.
+                $crate::cpu::CpuKernels::Avx512 | $crate::cpu::CpuKernels::Avx512Bf16
+                    if true $($(&& <$type_name as $crate::cpu::kernels::CompiledFor>::AVX512)*)? =>
+                {
+                    // SAFETY: as above; a processor with the instruction for pairs has the others.
+                    unsafe { avx512$(::<$($type_name),*>)?($($argument),*) }
+                }
                 #[cfg(target_arch = "x86_64")]
-                $crate::cpu::CpuKernels::Avx2 => unsafe {
-                    avx2$(::<$($type_name),*>)?($($argument),*)
-                },
+                $crate::cpu::CpuKernels::Avx2
+                    if true $($(&& <$type_name as $crate::cpu::kernels::CompiledFor>::AVX2)*)? =>
+                {
+                    // SAFETY: as above.
+                    unsafe { avx2$(::<$($type_name),*>)?($($argument),*) }
+                }
                 // SAFETY: needs no feature.
                 _ => unsafe { $generic::<Portable$($(, $type_name)*)?>($($argument),*) },
             }

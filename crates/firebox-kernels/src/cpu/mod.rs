@@ -149,7 +149,12 @@ fn each_task(tasks: usize, numbers: usize, run: impl Fn(usize) + Sync) {
     if tasks < 2 || numbers < 1 << 15 {
         return (0..tasks).for_each(run);
     }
-    (0..tasks).into_par_iter().with_max_len(1).for_each(&run);
+    each_on_a_thread(tasks, &run);
+}
+
+/// Runs tasks on all threads. One function for all of them: what spreads them is compiled once.
+fn each_on_a_thread(tasks: usize, run: &(dyn Fn(usize) + Sync)) {
+    (0..tasks).into_par_iter().with_max_len(1).for_each(run);
 }
 
 /// Cuts `count` things into parts and runs each on one thread, in their order: parts of up to `most`
@@ -165,7 +170,7 @@ fn in_order(count: usize, [fewest, most]: [usize; 2], run: impl Fn(Range<usize>)
         first += part;
     }
     let next = AtomicUsize::new(0);
-    (0..threads.min(parts.len())).into_par_iter().with_max_len(1).for_each(|_| {
+    each_on_a_thread(threads.min(parts.len()), &|_| {
         while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
             run(part.clone());
         }

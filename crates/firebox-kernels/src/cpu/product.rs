@@ -19,7 +19,6 @@ mod tile;
 mod weight;
 
 use firebox_core::Precision;
-use rayon::prelude::*;
 
 pub(crate) use self::matrix::{Matrices, Matrix, distances};
 pub(super) use self::pack::{group, pack_row, words};
@@ -28,7 +27,7 @@ use self::part::{Left, Out, PANEL, Rectangle, Right, TILE, Task, multiply_part};
 pub(crate) use self::weight::{Panels, Rows, Weight};
 use super::amx::{self, Tiles};
 use super::compute::{Compute, Words, in_words};
-use super::{CpuKernels, Shared};
+use super::{CpuKernels, Shared, each_on_a_thread};
 
 /// Largest rectangle of the result that a thread computes at once, in rows and columns: with its
 /// operands it fits into a core's second cache.
@@ -192,7 +191,7 @@ fn run<C: Compute>(
         at(index)..at(index + 1)
     };
     // Neighbours share rows of the left operand, which is usually the larger one.
-    (0..cuts[0] * cuts[1]).into_par_iter().with_max_len(1).for_each(|index| {
+    each_on_a_thread(cuts[0] * cuts[1], &|index| {
         let (row, column) = (index / cuts[1], index % cuts[1]);
         let rows = part(rows, height, row, cuts[0]);
         let columns = part(columns, PANEL, column, cuts[1]);

@@ -61,6 +61,11 @@ pub(super) trait Simd: Copy {
         // SAFETY: the caller's promise is the same.
         unsafe { Self::unpair(Self::pair(x, x)).1 }
     }
+    /// Numbers from 0 to 1, those above ½ as `x - 1`, of which 1 itself is -0: in a type of fewer digits they are then as
+    /// exact near 1 as they are near 0. A number a rounding beyond 1 is taken for the one as far below it.
+    unsafe fn fold(x: Self::Vector) -> Self::Vector;
+    /// What was [folded](Simd::fold): `1 + x` where the sign is set.
+    unsafe fn unfold(x: Self::Vector) -> Self::Vector;
     /// A word of two numbers' first sixteen bits, those of `low` in its lower half.
     #[inline(always)]
     unsafe fn cut(low: Self::Vector, high: Self::Vector) -> Self::Vector {
@@ -177,6 +182,14 @@ impl Simd for Portable {
         let high = Self::each(words, words, |word, _| f32::from_bits(word.to_bits() & 0xffff_0000));
         (low, high)
     }
+    #[inline(always)]
+    unsafe fn fold(x: [f32; 4]) -> [f32; 4] {
+        Self::each(x, x, |x, _| if x > 0.5 { -(1.0 - x).abs() } else { x.abs() })
+    }
+    #[inline(always)]
+    unsafe fn unfold(x: [f32; 4]) -> [f32; 4] {
+        Self::each(x, x, |x, _| if x.is_sign_negative() { 1.0 + x } else { x })
+    }
 }
 
 /// Two vectors as one, so that it fills a cache line: a tile of one such column reads whole lines.
@@ -279,6 +292,16 @@ impl<S: Simd> Simd for Twice<S> {
         // SAFETY: see above.
         let (first, second) = unsafe { (S::unpair(words[0]), S::unpair(words[1])) };
         ([first.0, second.0], [first.1, second.1])
+    }
+    #[inline(always)]
+    unsafe fn fold(x: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::fold(x[0]), S::fold(x[1])] }
+    }
+    #[inline(always)]
+    unsafe fn unfold(x: Self::Vector) -> Self::Vector {
+        // SAFETY: see above.
+        unsafe { [S::unfold(x[0]), S::unfold(x[1])] }
     }
     #[inline(always)]
     unsafe fn rounded(x: Self::Vector) -> Self::Vector {
@@ -438,6 +461,21 @@ mod x86 {
                 (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)), _mm256_castsi256_ps(high))
             }
         }
+        #[inline(always)]
+        unsafe fn fold(x: __m256) -> __m256 {
+            // SAFETY: see above.
+            unsafe {
+                let sign = _mm256_set1_ps(-0.0);
+                let missing = _mm256_or_ps(_mm256_sub_ps(_mm256_set1_ps(1.0), x), sign);
+                let large = _mm256_cmp_ps::<_CMP_GT_OQ>(x, _mm256_set1_ps(0.5));
+                _mm256_blendv_ps(_mm256_andnot_ps(sign, x), missing, large)
+            }
+        }
+        #[inline(always)]
+        unsafe fn unfold(x: __m256) -> __m256 {
+            // SAFETY: see above. By the sign of `x`, `1 + x` or itself.
+            unsafe { _mm256_blendv_ps(x, _mm256_add_ps(_mm256_set1_ps(1.0), x), x) }
+        }
     }
 
     /// Halves of words from sixteen lower halves and sixteen upper ones.
@@ -592,6 +630,26 @@ mod x86 {
                 let words = _mm512_castps_si512(words);
                 let high = _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32));
                 (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(high))
+            }
+        }
+        #[inline(always)]
+        unsafe fn fold(x: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe {
+                let sign = _mm512_set1_epi32(i32::MIN);
+                let missing = _mm512_castps_si512(_mm512_sub_ps(_mm512_set1_ps(1.0), x));
+                let missing = _mm512_castsi512_ps(_mm512_or_si512(missing, sign));
+                let large = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(x, _mm512_set1_ps(0.5));
+                _mm512_mask_blend_ps(large, _mm512_abs_ps(x), missing)
+            }
+        }
+        #[inline(always)]
+        unsafe fn unfold(x: __m512) -> __m512 {
+            // SAFETY: see above.
+            unsafe {
+                let zero = _mm512_setzero_si512();
+                let negative = _mm512_cmplt_epi32_mask(_mm512_castps_si512(x), zero);
+                _mm512_mask_add_ps(x, negative, _mm512_set1_ps(1.0), x)
             }
         }
         #[inline(always)]

@@ -13,7 +13,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex, TensorMetadata};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Tensor, TensorData};
 use firebox_core::Precision;
 use tracing::span::EnteredSpan;
 
@@ -69,6 +69,19 @@ pub(super) fn layer(
         bias.push(weights.bias.unsqueeze_dim::<2>(1));
     }
     let states = [directions, batch, hidden];
+    // Of a sample without a step the state is given back, not multiplied and so not rounded.
+    let kept = match (&initial, lengths) {
+        (Some(LstmState { hidden, .. }), Some(lengths)) if stack.precision == Precision::F16 => {
+            let without: Vec<bool> = lengths.iter().map(|length| *length == 0).collect();
+            without.contains(&true).then(|| {
+                let without = TensorData::new(without, [1, batch, 1]);
+                let without =
+                    Tensor::<3, Bool>::from_data(without, &input.device().without_autodiff());
+                (without.expand(states), hidden.clone())
+            })
+        }
+        _ => None,
+    };
     let state = initial.unwrap_or_else(|| {
         let zeros = || Tensor::zeros(states, (&input.device().without_autodiff(), DType::F32));
         LstmState { hidden: zeros(), cell: zeros() }
@@ -89,7 +102,11 @@ pub(super) fn layer(
         (Tensor::from_primitive::<Flex>(output), Tensor::from_primitive::<Flex>(last))
     };
     let part = |index| last.clone().narrow(0, index, 1).reshape(states);
-    (output, LstmState { hidden: part(0), cell: part(1) })
+    let hidden = match kept {
+        Some((without, first)) => part(0).mask_where(without, first),
+        None => part(0),
+    };
+    (output, LstmState { hidden, cell: part(1) })
 }
 
 fn tensor(values: Vec<f32>, shape: impl Into<burn::tensor::Shape>) -> Primitive {

@@ -295,9 +295,10 @@ impl Lstm {
     ///
     /// The fused CPU kernels compute `F32`, `Tf32` (as f32, which is more exact), `Bf16`, and `F16` as
     /// f32 on inputs, weights and a first state that are [rounded](crate::rounded()), and with rounded
-    /// gradients of these; states between two steps are f32. Those of GPUs compute what the device can
+    /// gradients of these; states between two steps are f32. In `Bf16` they keep gates for the gradients with the eight
+    /// bits of bf16, of the value or of what is missing to 1, whichever is smaller. Those of GPUs compute what the device can
     /// store, and store gates and outputs in that type. In any other case Burn's own operations compute
-    /// in f32 on rounded operands, which is right and slow; on a GPU that does not have
+    /// in f32 on rounded operands, and round the gradients of weights, too, which is right and slow; on a GPU that does not have
     /// the type, they panic.
     #[must_use]
     pub fn in_precision(self, precision: Precision) -> Self {

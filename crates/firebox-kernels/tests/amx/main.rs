@@ -380,6 +380,8 @@ fn what_is_not_finite_in_f32_reaches_its_row_alone() {
 fn a_network_as_one_operation_has_the_bits_of_its_parts() {
     emulated::emulate();
     let device = Device::flex();
+    // Without these vectors, `gelu` is computed by others than what stands between two layers.
+    let are_alike = CpuKernels::available().contains(&CpuKernels::Avx512Bf16);
     // In f32, both layers in tiles, the first alone, the second alone, and none.
     for ((input, between, output), activation) in [
         ((300, 140, 33), Activation::Gelu),
@@ -402,7 +404,14 @@ fn a_network_as_one_operation_has_the_bits_of_its_parts() {
                     Activation::Relu => between.clamp_min(0.0),
                 };
                 let parts = linear_in(precision, between, &second);
-                assert_eq!(values(whole.expect("one operation")), values(parts), "{precision}");
+                let (whole, parts) = (values(whole.expect("one operation")), values(parts));
+                if are_alike || activation == Activation::Relu {
+                    assert_eq!(whole, parts, "{precision}");
+                    return;
+                }
+                let bound = if precision == Precision::F32 { 1e-5 } else { 1e-2 };
+                let mut both = whole.iter().zip(&parts);
+                assert!(both.all(|(whole, part)| (whole - part).abs() < bound), "{precision}");
             });
         }
     }

@@ -358,12 +358,15 @@ fn nan_spreads_as_in_pytorch() {
             let y = conv1d(golden.tensor("input", &device), &conv, Precision::F32, None);
             let same = |name: &str, found: Tensor<3>| {
                 let found: Vec<f32> = found.into_data().iter::<f32>().collect();
-                for (found, expected) in found.iter().zip(&golden.tensors[name].1) {
+                let expected = &golden.tensors[name].1;
+                assert_eq!(found.len(), expected.len(), "{name}");
+                for (found, expected) in found.iter().zip(expected) {
                     let close = (found - expected).abs() < 1e-5 * (1.0 + expected.abs());
                     assert!(close || (found.is_nan() && expected.is_nan()), "{name}");
                 }
             };
             same("y", y.clone());
+            same("normal", golden.norm(&device).forward(y.clone()));
             same("result", golden.rest(&norm, y));
             // PyTorch's would be NaN from here on, for good; a step that is skipped must leave no trace.
             assert!(!norm.running_mean.value().is_nan().any().into_scalar::<bool>());

@@ -3,24 +3,25 @@
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use firebox_core::Stream;
+use firebox_core::{Precision, Stream};
 use firebox_kernels::{CpuKernels, Gru, GruConfig, LstmConfig};
 
 use crate::support::case::{float, noise, values};
 use crate::support::relative_error;
 
 /// One case: sizes, and every number that goes in, in one list: input, states, parameters.
-struct Case {
+pub struct Case {
     config: GruConfig,
     lengths: Vec<usize>,
     time: usize,
-    numbers: Vec<Vec<f64>>,
+    pub numbers: Vec<Vec<f64>>,
     /// Gradients of output and last states.
     d: [Vec<f64>; 2],
+    pub precision: Precision,
 }
 
 impl Case {
-    fn new(config: GruConfig, lengths: &[usize], time: usize, seed: u64) -> Self {
+    pub fn new(config: GruConfig, lengths: &[usize], time: usize, seed: u64) -> Self {
         let stream = Stream::new(seed, "gru");
         let (batch, directions, hidden) = (lengths.len(), config.directions(), config.hidden);
         let states = config.layers * directions * batch * hidden;
@@ -41,7 +42,8 @@ impl Case {
             noise(stream.substream(2), batch * time * directions * hidden, 1.0),
             noise(stream.substream(3), states, 1.0),
         ];
-        Self { config, lengths: lengths.to_vec(), time, numbers, d }
+        let (lengths, precision) = (lengths.to_vec(), Precision::F32);
+        Self { config, lengths, time, numbers, d, precision }
     }
 
     /// Outputs and last states in float64, one sample and one unit at a time.
@@ -116,8 +118,8 @@ impl Case {
             .collect()
     }
 
-    /// Results and gradients by the crate.
-    fn run(&self) -> ([Vec<f64>; 2], Vec<Vec<f64>>) {
+    /// Results and gradients by the crate; the gradients in the order of the numbers.
+    pub fn run(&self) -> ([Vec<f64>; 2], Vec<Vec<f64>>) {
         struct Load<'a>(std::slice::Iter<'a, Vec<f64>>);
         impl ModuleMapper for Load<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
@@ -136,7 +138,7 @@ impl Case {
         let GruConfig { input, hidden, layers, .. } = self.config;
         let (batch, directions) = (self.lengths.len(), self.config.directions());
         let module: Gru = self.config.init(Stream::new(0, "replaced"), &device);
-        let module = module.map(&mut Load(self.numbers[2..].iter()));
+        let module = module.map(&mut Load(self.numbers[2..].iter())).in_precision(self.precision);
         let x = float(&self.numbers[0], [batch, self.time, input], &device).require_grad();
         let states = [layers * directions, batch, hidden];
         let state = float(&self.numbers[1], states, &device).require_grad();

@@ -6,6 +6,8 @@
 
 mod gru;
 mod import;
+mod infinite;
+mod long_memory;
 mod numbers;
 mod pytorch;
 mod support;

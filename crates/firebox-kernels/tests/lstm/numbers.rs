@@ -5,7 +5,7 @@ use crate::support::reference::{self, Inputs, Outputs};
 use crate::support::relative_error;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
-use firebox_core::Stream;
+use firebox_core::{Precision, Stream};
 use firebox_kernels::{CpuKernels, GruConfig, LstmConfig};
 
 fn config(input: usize, hidden: usize, layers: usize, bidirectional: bool) -> LstmConfig {
@@ -411,4 +411,19 @@ fn configurations_are_checked() {
     let unknown: Result<LstmConfig, _> =
         serde_json::from_str(r#"{"input": 1, "hidden": 2, "hiden": 3}"#);
     assert!(unknown.expect_err("unknown keys are refused").to_string().contains("hiden"));
+}
+
+#[test]
+fn a_sample_without_a_step_keeps_its_state_to_the_bit_in_half_precision() {
+    for precision in [Precision::F16, Precision::Bf16] {
+        let mut case = Case::new(config(3, 5, 1, false), &[0, 3], 3, 77);
+        case.precision = precision;
+        for kernels in CpuKernels::available() {
+            let (outputs, grads) = kernels.force(|| case.run(&Device::flex().autodiff()));
+            assert_eq!(outputs.h_n[..5], case.inputs.h_0[..5], "{kernels:?}, {precision:?}");
+            assert_eq!(outputs.c_n[..5], case.inputs.c_0[..5], "{kernels:?}, {precision:?}");
+            assert_eq!(grads.h_0[..5], case.d.h_n[..5], "{kernels:?}, {precision:?}");
+            assert_eq!(grads.c_0[..5], case.d.c_n[..5], "{kernels:?}, {precision:?}");
+        }
+    }
 }

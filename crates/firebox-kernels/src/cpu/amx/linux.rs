@@ -21,7 +21,8 @@ pub(in crate::cpu) fn available() -> bool {
     ASSUMED.load(Ordering::Relaxed) || *AVAILABLE.get_or_init(|| has_tiles() && ask())
 }
 
-/// Whether the processor has tiles and their products of bf16, and the system keeps what is in them.
+/// Whether the processor has tiles and their products of bf16, the system keeps what is in them, and the vectors are
+/// there for which the code around those products is compiled: a virtual machine may hide these alone.
 fn has_tiles() -> bool {
     if __cpuid(0).eax < 7 || __cpuid(1).ecx >> 27 & 1 == 0 {
         return false;
@@ -30,7 +31,8 @@ fn has_tiles() -> bool {
     let low: u32;
     // SAFETY: OSXSAVE, asked for above, says that the instruction is there; it reads a register.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") _, options(nomem, nostack)) };
-    edx >> 22 & 1 == 1 && edx >> 24 & 1 == 1 && low >> 17 & 3 == 3
+    let tiles = edx >> 22 & 1 == 1 && edx >> 24 & 1 == 1 && low >> 17 & 3 == 3;
+    tiles && is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512bf16")
 }
 
 /// Asks the system to let this process use the tiles: `arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)`. All

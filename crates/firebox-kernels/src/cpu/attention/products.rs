@@ -176,7 +176,7 @@ unsafe fn panel<S: Simd, C: Compute, const N: usize>(
     }
     // SAFETY: as above, for the rows that are left.
     unsafe {
-        for_row_tiles!(S, C, product.rows - done, row, M =>
+        for_row_tiles!(S, product.rows - done, row, M =>
             tile::<S, C, M, N>(product, a, b, out, done + row));
     }
 }

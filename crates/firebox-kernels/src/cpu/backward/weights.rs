@@ -268,7 +268,7 @@ pub(super) unsafe fn update_weights<S: Lanes, C: Compute>(
         for strip in (0..strips).filter(|strip| !skipped.contains(strip)) {
             let operands = &operands[strip * strip_size(room)..][..room * STRIP];
             let d_weights = &mut d_weights[strip * STRIP * GATES..][..STRIP * GATES];
-            for_row_tiles!(S, C, layout.width(strip), row, M => {
+            for_row_tiles!(S, layout.width(strip), row, M => {
                 // SAFETY: `count` is at most `room`, for which the slices have room; `row + M` is
                 // at most `STRIP`.
                 unsafe {

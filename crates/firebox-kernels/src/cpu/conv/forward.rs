@@ -8,7 +8,7 @@ use super::super::compute::Compute;
 use super::super::kernels::dispatch;
 use super::super::pool::Lent;
 use super::super::simd::Simd;
-use super::super::{BLOCK, CpuKernels, Shared, zeros};
+use super::super::{BLOCK, CpuKernels, Shared, each_on_a_thread, zeros};
 use super::{Source, Walk, panel_blocks, tile, whole_tiles};
 
 /// Words of a window that are taken at once: with four blocks of columns their weights fill 32 KiB.
@@ -39,9 +39,7 @@ pub(super) fn run<C: Compute>(
     let tasks = Tasks::new(walk, C::words(source.channels));
     let shared = Shared::new(&mut out);
     let pass = Pass { kernels, walk, source, weights: weights.get(), bias, tasks, out: &shared };
-    (0..tasks.count).into_par_iter().with_max_len(1).for_each(|task| {
-        run_task::<C>(kernels, &pass, task);
-    });
+    each_on_a_thread(tasks.count, &|task| run_task::<C>(kernels, &pass, task));
     out
 }
 
@@ -229,7 +227,7 @@ unsafe fn multiply<S: Simd, C: Compute>(
                 let weights = weights.add(tiled * taken_blocks * BLOCK);
                 macro_rules! columns {
                     ($N:literal) => {
-                        for_row_tiles!(S, C, count, step, M => {
+                        for_row_tiles!(S, count, step, M => {
                             let mut starts = [input; M];
                             for (m, start) in starts.iter_mut().enumerate() {
                                 *start = window(step + m).add(tiled);

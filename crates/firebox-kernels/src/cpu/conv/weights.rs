@@ -256,7 +256,7 @@ unsafe fn add_steps<S: Simd, C: Compute>(
             let (input, gradients) = (input.add(done), gradients.add(done * width));
             macro_rules! columns {
                 ($N:literal) => {
-                    for_row_tiles!(S, C, channels, channel, M => {
+                    for_row_tiles!(S, channels, channel, M => {
                         let mut starts = [input; M];
                         for (m, start) in starts.iter_mut().enumerate() {
                             *start = input.add((channel + m) * channel_row);
@@ -270,7 +270,7 @@ unsafe fn add_steps<S: Simd, C: Compute>(
                 _ if narrow::<S, C>() => {
                     for block in 0..blocks {
                         let gradients = gradients.add(block * half * BLOCK);
-                        for_row_tiles!(S, C, channels, channel, M => {
+                        for_row_tiles!(S, channels, channel, M => {
                             let mut starts = [input; M];
                             for (m, start) in starts.iter_mut().enumerate() {
                                 *start = input.add(channel + m);

@@ -253,7 +253,7 @@ unsafe fn part<S: Simd, C: Compute>(task: &Task<'_>, [rows, columns]: Rectangle,
                         continue;
                     }
                 }
-                for_row_tiles!(S, C, group.len(), row, M => {
+                for_row_tiles!(S, group.len(), row, M => {
                     // SAFETY: as above.
                     unsafe {
                         next_rows.prefetch::<S>(M * blocks);
