@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
 
 use crate::decimal::last_step;
 
@@ -126,6 +127,9 @@ pub enum DistributionError {
 const EXACT: i64 = 1 << 53;
 /// How far from a step a float value may lie, in steps. Source: Optuna's `FloatDistribution`.
 const STEP_TOLERANCE: f64 = 1e-8;
+/// The most that it may lie off where steps are so fine that floats of that size are rounded by more (Firebox's
+/// own: Optuna takes what it draws unchecked).
+const MOST_STEP_TOLERANCE: f64 = 0.1;
 
 impl Distribution {
     /// Whether the distribution can be.
@@ -242,7 +246,7 @@ impl Distribution {
                 (low..=high).contains(&internal)
                     && step.is_none_or(|step| {
                         let steps = (internal - low) / step;
-                        (steps - steps.round()).abs() < STEP_TOLERANCE
+                        (steps - steps.round()).abs() < step_tolerance(low, internal, step)
                     })
             }
             Self::Int { low, high, step, .. } => {
@@ -273,9 +277,26 @@ impl Distribution {
         }
     }
 
+    /// Whether Python holds the two equal: as `==`, but for choices that are equal to it, such as `1` and `1.0`,
+    /// or two NaN.
+    pub(crate) fn equals(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Categorical { choices: a }, Self::Categorical { choices: b }) => {
+                same_choices(a, b)
+            }
+            _ => self == other,
+        }
+    }
+
     fn outside(&self, value: String) -> DistributionError {
         DistributionError::Outside { value, allowed: self.to_string() }
     }
+}
+
+/// How far from a step `value` may lie, in steps: `low + k · step` is itself rounded.
+fn step_tolerance(low: f64, value: f64, step: f64) -> f64 {
+    let rounded = 4.0 * f64::EPSILON * (value.abs() + low.abs()) / step;
+    (STEP_TOLERANCE + rounded).min(MOST_STEP_TOLERANCE)
 }
 
 fn validate_step(step: f64, log: bool) -> Result<(), DistributionError> {
@@ -289,10 +310,30 @@ fn validate_step(step: f64, log: bool) -> Result<(), DistributionError> {
     Err(DistributionError::Step { step, reason })
 }
 
+/// Whether Python holds the choices of two categorical parameters equal, each with the one in its place.
+pub(crate) fn same_choices(a: &[Choice], b: &[Choice]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.equals(b))
+}
+
 impl Choice {
+    /// As JSON, with `number` for floats: infinities are written and read as different values.
+    pub(crate) fn to_json(&self, number: fn(f64) -> Json) -> Json {
+        match self {
+            Self::None => Json::Null,
+            Self::Bool(flag) => Json::from(*flag),
+            Self::Int(whole) => Json::from(*whole),
+            Self::Float(real) => number(*real),
+            Self::Text(text) => Json::from(text.as_str()),
+        }
+    }
+
     /// Whether Python holds the two equal, which is how Optuna finds a choice: `1`, `1.0` and `true`
     /// are the same, and so are two NaN.
     fn equals(&self, other: &Self) -> bool {
+        if let (Self::Int(a), Self::Int(b)) = (self, other) {
+            // Beyond 2⁵³ two of them are one float.
+            return a == b;
+        }
         let number = |choice: &Self| match *choice {
             Self::Bool(flag) => Some(f64::from(u8::from(flag))),
             Self::Int(number) => Some(number as f64),
@@ -420,6 +461,23 @@ mod tests {
         assert_eq!(mixed.to_internal(&Value::Choice(Choice::Float(1.0))), Ok(1.0));
         let nan = choices(&[Choice::Int(1), Choice::Float(f64::NAN)]);
         assert_eq!(nan.to_internal(&Value::Choice(Choice::Float(f64::NAN))), Ok(1.0));
+    }
+
+    #[test]
+    fn values_of_fine_steps_are_known_however_they_were_rounded() {
+        let fine = float(1e5, 2e5, false, Some(1e-3));
+        for thousandths in (100_000_000..200_000_000).step_by(9_973) {
+            // What somebody writes, and what is computed from it.
+            let (whole, rest) = (thousandths / 1000, thousandths % 1000);
+            let written: f64 = format!("{whole}.{rest:03}").parse().unwrap();
+            let computed = 1e5 + f64::from(thousandths - 100_000_000) * 1e-3;
+            assert!(fine.contains(written) && fine.contains(computed), "{written} {computed}");
+            assert!(!fine.contains(written + 1e-4) && !fine.contains(written - 5e-4), "{written}");
+        }
+        // Where floats themselves are coarse: 1.2e-7 lies between two of them.
+        let coarse = float(1e9, 2e9, false, Some(1e-6));
+        assert!(!coarse.contains(1e9 + 0.5e-6));
+        assert!(!float(0.0, 1.0, false, Some(0.25)).contains(0.25 + 1e-8));
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub struct EarlyStop {
 
 impl EarlyStop {
     /// Whether the study should end: the last `patience` trials that were complete or pruned, in the
-    /// order of their ends, have not improved it.
+    /// order of their ends, have not improved it. Each machine writes the ends of its trials by its own clock:
+    /// where clocks differ, an improvement may count as made earlier or later than it was.
     ///
     /// With several objectives a trial improves the study if no earlier one is as good as it, but for
     /// `min_delta`, in all of them. Trials that violate a constraint or failed improve nothing; failed

@@ -11,6 +11,8 @@ use crate::space::Distribution;
 /// `RetryFailedTrialCallback`) writes them: the first trial of the chain, and all before this one.
 pub(crate) const FAILED_TRIAL: &str = "failed_trial";
 pub(crate) const HISTORY: &str = "retry_history";
+/// System attribute with the last sign of life of a trial that a worker of Firebox runs.
+pub(crate) const HEARTBEAT: &str = "firebox:heartbeat";
 /// System attribute with the number of the trial whose result one has.
 pub(crate) const REPEATS: &str = "firebox:repeats";
 
@@ -44,8 +46,8 @@ pub struct Trial {
     pub number: u64,
     /// Where it stands.
     pub state: TrialState,
-    /// Values of the objectives, one each, of a complete trial (Optuna gives a pruned trial its last
-    /// intermediate value in samplers, but no value).
+    /// Values of the objectives, one each, of a complete trial. A pruned one has the value that it reported last,
+    /// if there is one objective and that is a number, as Optuna's `tell` gives it.
     pub values: Option<Vec<f64>>,
     /// Parameters by name: their distribution and their internal value (the number itself, or the
     /// index of the choice).

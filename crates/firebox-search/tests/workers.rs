@@ -78,8 +78,10 @@ fn a_server_that_comes_back_is_waited_for() {
     let budget = Budget { trials: Some(400), ..Budget::default() };
     std::thread::scope(|scope| {
         let work: Vec<_> = (0..2).map(|_| scope.spawn(|| study.optimize(&budget, quick))).collect();
-        for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(300));
+        for round in 0..3 {
+            std::thread::sleep(Duration::from_millis(100));
+            let all_done = work.iter().all(|worker| worker.is_finished());
+            assert!(round > 0 || !all_done, "nobody needs the server any more");
             redis.kill();
             std::thread::sleep(Duration::from_millis(200));
             redis.again();

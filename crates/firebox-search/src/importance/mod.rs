@@ -86,7 +86,7 @@ fn common_space<'a>(trials: &[&'a Trial]) -> Vec<(&'a str, &'a Distribution)> {
     let everywhere = |name: &str, distribution: &Distribution| {
         others
             .iter()
-            .all(|t| t.parameters.get(name).is_some_and(|(known, _)| known == distribution))
+            .all(|t| t.parameters.get(name).is_some_and(|(known, _)| known.equals(distribution)))
     };
     first
         .parameters

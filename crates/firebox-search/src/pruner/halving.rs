@@ -33,6 +33,10 @@ pub struct SuccessiveHalvingPruner {
     pub min_early_stopping_rate: u32,
     /// Trials that must complete a rung before any is promoted. Needs `min_resource`.
     pub bootstrap_count: usize,
+    /// Whether a trial has completed only the rungs that its attributes name; a [`PatientPruner`](crate::PatientPruner)
+    /// sets it.
+    #[serde(skip)]
+    pub by_attributes: bool,
 }
 
 impl Default for SuccessiveHalvingPruner {
@@ -43,6 +47,7 @@ impl Default for SuccessiveHalvingPruner {
             reduction_factor: 4,
             min_early_stopping_rate: 0,
             bootstrap_count: 0,
+            by_attributes: false,
         }
     }
 }
@@ -131,10 +136,11 @@ impl Rungs<'_> {
         self.resource.saturating_mul(factor)
     }
 
-    /// Whether the rungs were known at all reports of a trial, so that what it completed can be
-    /// computed.
+    /// Whether the rungs were known at all reports of a trial and the pruner was asked after each, so that what it
+    /// completed can be computed.
     fn were_known(&self, trial: &Trial) -> bool {
-        self.since.is_none_or(|since| trial.started.is_some_and(|started| started >= since))
+        let began_later = |since: f64| trial.started.is_some_and(|started| started >= since);
+        !self.halving.by_attributes && self.since.is_none_or(began_later)
     }
 
     fn were_completed(&self, trial: &Trial, rung: u32, step: u64) -> bool {
@@ -185,5 +191,9 @@ impl Pruner for SuccessiveHalvingPruner {
     ) -> BTreeMap<String, Json> {
         let rivals = distinct(trials, trial).into_iter();
         rung_attributes(trial, &self.decide(rivals, trial, direction, None).1)
+    }
+
+    fn rely_on_attributes(&mut self) {
+        self.by_attributes = true;
     }
 }

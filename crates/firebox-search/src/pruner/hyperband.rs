@@ -31,6 +31,10 @@ pub struct HyperbandPruner {
     pub reduction_factor: u64,
     /// Trials that must complete a rung before any is promoted. Needs `max_resource`.
     pub bootstrap_count: usize,
+    /// Whether a trial has completed only the rungs that its attributes name; a [`PatientPruner`](crate::PatientPruner)
+    /// sets it.
+    #[serde(skip)]
+    pub by_attributes: bool,
 }
 
 impl Default for HyperbandPruner {
@@ -42,6 +46,7 @@ impl Default for HyperbandPruner {
             max_resource: None,
             reduction_factor: 3,
             bootstrap_count: 0,
+            by_attributes: false,
         }
     }
 }
@@ -114,6 +119,7 @@ impl HyperbandPruner {
             reduction_factor: self.reduction_factor,
             min_early_stopping_rate: bracket,
             bootstrap_count: self.bootstrap_count,
+            by_attributes: self.by_attributes,
         };
         let mut rivals = distinct(trials, trial);
         rivals.retain(|other| self.bracket_of(&budgets, other.origin()) == Some(bracket));
@@ -133,6 +139,10 @@ impl Pruner for HyperbandPruner {
         direction: Direction,
     ) -> BTreeMap<String, Json> {
         rung_attributes(trial, &self.decide(trials, trial, direction).1)
+    }
+
+    fn rely_on_attributes(&mut self) {
+        self.by_attributes = true;
     }
 
     fn competes(&self, trials: &[Trial], a: u64, b: u64) -> bool {

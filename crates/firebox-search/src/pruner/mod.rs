@@ -40,6 +40,10 @@ pub trait Pruner: Send + Sync {
         BTreeMap::new()
     }
 
+    /// Takes from now on only what [`Pruner::attributes`] gave for what a trial has reached, and computes none of it
+    /// from reports: for a pruner that is not asked after each of them, such as one within a [`PatientPruner`].
+    fn rely_on_attributes(&mut self) {}
+
     /// Whether the trials numbered `a` and `b` compete with each other. Samplers should learn from
     /// competing trials only.
     fn competes(&self, _trials: &[Trial], _a: u64, _b: u64) -> bool {
@@ -120,7 +124,8 @@ fn is_due(trial: &Trial, step: u64, warmup: u64, interval: u64) -> bool {
 }
 
 /// When the trial that was complete first ended, and its last step, of the trials that reported any.
-/// Taking the first keeps what is estimated from it the same for the rest of the study.
+/// Taking the first keeps what is estimated from it the same for the rest of the study; where clocks of machines
+/// differ, one that ends a little later may become the first.
 fn first_completed<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<(f64, u64)> {
     let complete = trials.filter(|trial| trial.state == TrialState::Complete);
     let reported = complete.filter_map(|trial| {

@@ -18,16 +18,23 @@ impl PatientPruner {
     /// Puts `wrapped` on hold while the best value of the last `patience` + 1 reports is not worse, by
     /// more than `min_delta`, than the best value before. With nothing wrapped, it prunes then.
     ///
+    /// As in Optuna a trial that `wrapped` was not asked about has completed none of its rungs, and one that it is
+    /// asked about late completes all that it has passed at once: see [`Pruner::rely_on_attributes`]. Nor do
+    /// samplers know of the brackets of a wrapped [`HyperbandPruner`](crate::HyperbandPruner): all trials compete.
+    ///
     /// # Errors
     ///
     /// If `min_delta` is negative or not a number.
     pub fn new(
-        wrapped: Option<Box<dyn Pruner>>,
+        mut wrapped: Option<Box<dyn Pruner>>,
         patience: usize,
         min_delta: f64,
     ) -> Result<Self, PrunerError> {
         if min_delta.is_nan() || min_delta < 0.0 {
             return Err(PrunerError::MinDelta(min_delta));
+        }
+        if let Some(wrapped) = &mut wrapped {
+            wrapped.rely_on_attributes();
         }
         Ok(Self { wrapped, patience, min_delta })
     }
@@ -60,9 +67,5 @@ impl Pruner for PatientPruner {
             }
             _ => BTreeMap::new(),
         }
-    }
-
-    fn competes(&self, trials: &[Trial], a: u64, b: u64) -> bool {
-        self.wrapped.as_ref().is_none_or(|wrapped| wrapped.competes(trials, a, b))
     }
 }

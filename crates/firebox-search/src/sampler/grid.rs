@@ -8,8 +8,9 @@ use serde_json::{Value as Json, json};
 use crate::sampler::mersenne::shuffled;
 use crate::sampler::random::RandomSampler;
 use crate::sampler::{Sampler, SamplerContext};
-use crate::space::{Choice, Distribution, DistributionError, Value};
-use crate::trial::{Trial, TrialState};
+use crate::space::{Distribution, DistributionError, Value};
+use crate::storage::json;
+use crate::trial::{HEARTBEAT, Trial, TrialState};
 
 /// Most points of a grid: more would not be tried in a lifetime, and their order takes memory.
 const MOST_POINTS: u64 = 10_000_000;
@@ -51,9 +52,12 @@ pub enum GridError {
 /// Goes through all combinations of listed values: Optuna's `GridSampler`.
 ///
 /// Trial `n` gets the n-th point of an order that depends on the seed alone and is Optuna's for the
-/// same seed, so that workers never take the same point. Later trials get points that no trial has
-/// finished or has in hand: those that were passed over because somebody had wished for the parameters
-/// of a trial. As in Optuna a failed trial's point counts as visited.
+/// same seed, so that workers take different points, unless somebody wished for a later trial's. Later
+/// trials get points that no trial has finished or has in hand, as long as there are any: those that were
+/// passed over because somebody had wished for the parameters of a trial. As in Optuna a failed trial's point
+/// counts as visited, and a trial that is begun while all points that are left are in hand takes one of these
+/// a second time. A [`Study`](crate::Study) begins none then, unless it is one of Optuna's workers that has a
+/// point in hand: these give no signs of life, and might have died.
 #[derive(Clone, Debug)]
 pub struct GridSampler {
     /// Of each parameter in the order of names: values and their internal values.
@@ -123,9 +127,11 @@ impl GridSampler {
         values
     }
 
-    /// The listed values, as Optuna keeps them in a trial's attributes.
-    fn search_space(&self) -> Json {
-        let list = |axis: &[(Value, f64)]| axis.iter().map(|(value, _)| to_json(value)).collect();
+    /// The listed values, as Optuna keeps them in a trial's attributes, with `number` for those of choices that
+    /// are floats.
+    fn search_space(&self, number: fn(f64) -> Json) -> Json {
+        let list =
+            |axis: &[(Value, f64)]| axis.iter().map(|(value, _)| to_json(value, number)).collect();
         self.axes.iter().map(|(name, axis)| (name.clone(), Json::Array(list(axis)))).collect()
     }
 
@@ -133,7 +139,7 @@ impl GridSampler {
     fn point_of(&self, trial: &Trial) -> Option<u64> {
         let attributes = &trial.system_attributes;
         if let Some(id) = attributes.get("grid_id").and_then(Json::as_u64)
-            && attributes.get("search_space") == Some(&self.search_space())
+            && attributes.get("search_space") == Some(&self.search_space(json::unmarked))
         {
             return (id < self.points()).then_some(id);
         }
@@ -206,13 +212,25 @@ impl Sampler for GridSampler {
 
     fn attributes(&self, context: &SamplerContext<'_>) -> BTreeMap<String, Json> {
         BTreeMap::from([
-            ("search_space".to_owned(), self.search_space()),
+            ("search_space".to_owned(), self.search_space(json::marked)),
             ("grid_id".to_owned(), json!(self.point(context))),
         ])
     }
 
     fn is_exhausted(&self, trials: &[Trial]) -> bool {
-        self.open(trials).is_empty()
+        let mut open = self.open(trials);
+        let lives = |trial: &&Trial| {
+            trial.state == TrialState::Running && trial.system_attributes.contains_key(HEARTBEAT)
+        };
+        let mut undecided = 0;
+        for trial in trials.iter().filter(lives) {
+            let by_number = Some(trial.number).filter(|number| *number < self.points());
+            match self.point_of(trial).or(by_number) {
+                Some(point) => _ = open.remove(&point),
+                None => undecided += 1,
+            }
+        }
+        open.len() <= undecided
     }
 }
 
@@ -242,15 +260,11 @@ fn all_values(name: &str, distribution: &Distribution) -> Result<Vec<Value>, Gri
     Ok(values)
 }
 
-fn to_json(value: &Value) -> Json {
+fn to_json(value: &Value, number: fn(f64) -> Json) -> Json {
     match value {
-        Value::Float(number) => json!(number),
-        Value::Int(number) => json!(number),
-        Value::Choice(Choice::None) => Json::Null,
-        Value::Choice(Choice::Bool(flag)) => json!(flag),
-        Value::Choice(Choice::Int(number)) => json!(number),
-        Value::Choice(Choice::Float(number)) => json!(number),
-        Value::Choice(Choice::Text(text)) => json!(text),
+        Value::Float(real) => json!(real),
+        Value::Int(whole) => json!(whole),
+        Value::Choice(choice) => choice.to_json(number),
     }
 }
 
@@ -259,6 +273,7 @@ mod tests {
     use super::*;
     use crate::golden;
     use crate::sampler::testing::{context, trial};
+    use crate::space::Choice;
 
     fn space() -> BTreeMap<String, Distribution> {
         let kinds = ["gru", "lstm"].map(|kind| Choice::Text(kind.to_owned()));
@@ -290,8 +305,11 @@ mod tests {
         assert_eq!(expected.len() as u64, grid().points());
         for (number, expected) in expected.iter().enumerate() {
             let context = context(number as u64);
-            for (name, value) in grid().sample(&context, &space()) {
-                assert_eq!(expected["params"][&name].as_f64(), Some(value), "{name} of {number}");
+            let found = grid().sample(&context, &space());
+            let wanted = expected["params"].as_object().unwrap();
+            assert_eq!(found.len(), wanted.len());
+            for (name, value) in wanted {
+                assert_eq!(value.as_f64(), Some(found[name]), "{name} of {number}");
             }
             let attributes: serde_json::Map<_, _> =
                 grid().attributes(&context).into_iter().collect();
@@ -319,6 +337,52 @@ mod tests {
         trials[17] = finished(19, at(&trials, 19).1);
         assert!(grid().is_exhausted(&trials));
         assert!(at(&trials, 20).0 < 18);
+    }
+
+    #[test]
+    fn points_in_the_hands_of_the_living_are_not_begun_again() {
+        let at = |number| grid().sample(&context(number), &space());
+        let mut trials: Vec<_> = (0..16).map(|number| finished(number, at(number))).collect();
+        let running = |number, lives: bool| {
+            let mut trial = trial(number, TrialState::Running);
+            if lives {
+                trial.system_attributes.insert("firebox:heartbeat".into(), json!({}));
+            }
+            trial
+        };
+        trials.push(running(16, true));
+        assert!(!grid().is_exhausted(&trials), "point 17 is left");
+        // One of Optuna's, of which nobody knows whether it lives.
+        trials.push(running(17, false));
+        assert!(!grid().is_exhausted(&trials));
+        // It has taken point 17, or is about to.
+        for parameters in [at(17), BTreeMap::new()] {
+            let mut again = running(18, true);
+            again.parameters = finished(17, parameters).parameters;
+            let all = [&trials[..], &[again]].concat();
+            assert!(grid().is_exhausted(&all));
+        }
+        // A point that was passed over is left, whatever the trial of its number does.
+        trials[17] = finished(17, at(3));
+        trials[16].parameters = finished(16, at(5)).parameters;
+        assert!(!grid().is_exhausted(&trials));
+    }
+
+    #[test]
+    fn infinite_choices_are_points_as_others() {
+        let choices = [Choice::Float(f64::INFINITY), Choice::Text("Infinity".to_owned())].to_vec();
+        let space = BTreeMap::from([("c".to_owned(), Distribution::Categorical { choices })]);
+        let mut grid = GridSampler::new(&space, BTreeMap::new(), 0).unwrap();
+        let mut first = trial(0, TrialState::Complete);
+        first.system_attributes.insert("grid_id".into(), json!(1));
+        // What is read of Optuna's `{"c": [Infinity, "Infinity"]}`.
+        let read = json!({ "c": ["Infinity", "Infinity"] });
+        first.system_attributes.insert("search_space".into(), read);
+        let context = SamplerContext { trials: &[first], ..context(0) };
+        assert_eq!(grid.point(&context), 1, "its attributes say so");
+        let written = grid.attributes(&context);
+        assert_eq!(written["search_space"], json!({ "c": ["\0Infinity", "Infinity"] }));
+        assert_eq!(grid.sample(&context, &space).len(), 1);
     }
 
     #[test]

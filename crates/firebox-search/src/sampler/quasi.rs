@@ -94,8 +94,10 @@ mod tests {
             for (number, expected) in expected.as_array().unwrap().iter().enumerate() {
                 let mut sampler = QuasiRandomSampler::new(sequence, false, 0);
                 let found = sampler.sample(&context(number as u64), &space());
-                for (name, value) in found {
-                    let expected = expected[&name].as_f64().unwrap();
+                let wanted = expected.as_object().unwrap();
+                assert_eq!(found.len(), wanted.len());
+                for (name, expected) in wanted {
+                    let (value, expected) = (found[name], expected.as_f64().unwrap());
                     assert!(
                         (value - expected).abs() <= 1e-12 * expected.abs(),
                         "{name} of {number}"

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::json;
-use crate::space::{Choice, Distribution};
+use crate::space::{Choice, Distribution, same_choices};
 
 #[derive(Deserialize)]
 struct Written {
@@ -15,11 +15,13 @@ struct Written {
 /// Reads `{"name": CLASS, "attributes": {…}}`, the classes of Optuna before 3.0 included.
 pub(super) fn read(text: &str) -> Result<Distribution, String> {
     let Written { name, attributes } =
-        json::read(text).map_err(|error| format!("`{text}` is no distribution: {error}"))?;
+        json::read_marked(text).map_err(|error| format!("`{text}` is no distribution: {error}"))?;
     let missing = |key: &str| format!("the distribution `{text}` has no `{key}`");
     let flag = |key: &str| attributes.get(key).and_then(Value::as_bool).unwrap_or(false);
-    let number =
-        |key: &str| attributes.get(key).and_then(json::as_number).ok_or_else(|| missing(key));
+    let number = |key: &str| {
+        let value = attributes.get(key);
+        value.and_then(|v| v.as_f64().or_else(|| json::token(v))).ok_or_else(|| missing(key))
+    };
     let whole = |key: &str| {
         // Python's `int` may have been written as a float.
         let value = attributes.get(key).ok_or_else(|| missing(key))?;
@@ -54,7 +56,9 @@ pub(super) fn read(text: &str) -> Result<Distribution, String> {
 
 /// What is no scalar, which Optuna warns of, can be shown and not be suggested: its JSON stands for it.
 fn choice(value: &Value) -> Choice {
-    serde_json::from_value(value.clone()).unwrap_or_else(|_| Choice::Text(value.to_string()))
+    let number = json::token(value).map(Choice::Float);
+    let scalar = number.or_else(|| serde_json::from_value(value.clone()).ok());
+    scalar.unwrap_or_else(|| Choice::Text(json::write(value)))
 }
 
 /// The text that Optuna's `distribution_to_json` writes, up to spaces.
@@ -99,15 +103,10 @@ pub(crate) fn incompatible(old: &Distribution, new: &Distribution) -> Option<&'s
             (a != b).then_some("one is logarithmic and the other is not")
         }
         (Categorical { choices: a }, Categorical { choices: b }) => {
-            let same = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b || nan(a, b));
-            (!same).then_some("the choices differ")
+            (!same_choices(a, b)).then_some("the choices differ")
         }
         _ => Some("they are of different kinds"),
     }
-}
-
-fn nan(a: &Choice, b: &Choice) -> bool {
-    matches!((a, b), (Choice::Float(a), Choice::Float(b)) if a.is_nan() && b.is_nan())
 }
 
 #[cfg(test)]
@@ -122,6 +121,7 @@ mod tests {
             r#"{"name": "FloatDistribution", "attributes": {"step": 0.25, "low": -1.0, "high": 1.0, "log": false}}"#,
             r#"{"name": "IntDistribution", "attributes": {"log": false, "step": 2, "low": 2, "high": 8}}"#,
             r#"{"name": "CategoricalDistribution", "attributes": {"choices": [null, true, 3, 2.5, "a\"b"]}}"#,
+            r#"{"name": "CategoricalDistribution", "attributes": {"choices": [Infinity, NaN, -Infinity, "NaN", "Infinity"]}}"#,
         ];
         for text in texts {
             assert_eq!(write(&read(text).unwrap()), text);
@@ -136,10 +136,20 @@ mod tests {
     #[test]
     fn ranges_may_change_and_kinds_may_not() {
         let float = |low, log| Distribution::Float { low, high: 9.0, log, step: None };
-        let choices = |n: i64| Distribution::Categorical { choices: vec![Choice::Int(n)] };
+        let among = |choice| Distribution::Categorical { choices: vec![choice] };
+        let choices = |n: i64| among(Choice::Int(n));
         assert_eq!(incompatible(&float(1.0, true), &float(2.0, true)), None);
         assert!(incompatible(&float(1.0, true), &float(1.0, false)).is_some());
         assert!(incompatible(&float(1.0, true), &choices(1)).is_some());
         assert!(incompatible(&choices(1), &choices(2)).is_some());
+        // As Python's `CategoricalDistribution((1,)) == CategoricalDistribution((1.0,))`.
+        for same in [Choice::Float(1.0), Choice::Bool(true)] {
+            assert_eq!(incompatible(&choices(1), &among(same)), None);
+        }
+        let large = |n: i64| choices((1 << 53) + n);
+        assert!(incompatible(&large(0), &large(1)).is_some());
+        let [nan, text] = [Choice::Float(f64::NAN), Choice::Text("NaN".to_owned())].map(among);
+        assert_eq!(incompatible(&nan, &nan), None);
+        assert!(incompatible(&nan, &text).is_some());
     }
 }

@@ -42,8 +42,9 @@ impl FileBackend {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(file("create", path)(error)),
         }
+        let given = path;
         let path = path.canonicalize().map_err(file("find", path))?;
-        let lock = FileLock::new(&path, lock, grace);
+        let lock = FileLock::new(&path, lock, grace).opened_as(given);
         Ok(Self { path, lock, held: None, bytes: 0, lines: 0, seen: Seen::default() })
     }
 

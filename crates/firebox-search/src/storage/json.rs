@@ -5,13 +5,30 @@ use std::fmt;
 use serde::de::{DeserializeOwned, Deserializer, Error, Visitor};
 use serde_json::Value;
 
+/// Numbers that Python writes and JSON does not have.
+const TOKENS: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
+/// What stands in JSON before a text that is one of Python's tokens: a character that no text of people has.
+const MARK: &str = "\\u0000";
+/// The same as it is read.
+const MARK_READ: char = '\0';
+
 /// Reads a line. Python's tokens become texts, which [`Number`] takes for the numbers they name; in
 /// an attribute they stay texts, because [`Value`] has no such number.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    read_with(text, "")
+}
+
+/// Reads a text whose values may be numbers or texts, where the text "NaN" is not the number: what stands
+/// for one of Python's tokens is known by [`token`].
+pub(crate) fn read_marked<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    read_with(text, MARK)
+}
+
+fn read_with<T: DeserializeOwned>(text: &str, mark: &str) -> serde_json::Result<T> {
     match serde_json::from_str(text) {
         Ok(value) => Ok(value),
         Err(error) => {
-            let tokens = quoted(text);
+            let tokens = quoted(text, mark);
             let all = tokens.as_deref().unwrap_or(text);
             match (without_lone_surrogates(all), tokens) {
                 (Some(text), _) | (None, Some(text)) => serde_json::from_str(&text),
@@ -49,8 +66,8 @@ fn without_lone_surrogates(text: &str) -> Option<String> {
     (done > 0).then_some(result)
 }
 
-/// The text with Python's tokens in quotes; `None` if it has none outside of texts.
-fn quoted(text: &str) -> Option<String> {
+/// The text with Python's tokens in quotes, behind `mark`; `None` if it has none outside of texts.
+fn quoted(text: &str, mark: &str) -> Option<String> {
     let (mut result, mut done) = (String::new(), 0);
     let bytes = text.as_bytes();
     let (mut at, mut inside) = (0, false);
@@ -60,12 +77,11 @@ fn quoted(text: &str) -> Option<String> {
             b'"' => inside = !inside,
             _ if inside => {}
             _ => {
-                let token = ["NaN", "Infinity", "-Infinity"]
-                    .into_iter()
-                    .find(|token| bytes[at..].starts_with(token.as_bytes()));
+                let token =
+                    TOKENS.into_iter().find(|token| bytes[at..].starts_with(token.as_bytes()));
                 if let Some(token) = token {
                     result.push_str(&text[done..at]);
-                    result.push_str(&format!("\"{token}\""));
+                    result.push_str(&format!("\"{mark}{token}\""));
                     at += token.len();
                     done = at;
                     continue;
@@ -87,6 +103,42 @@ pub(super) fn number(value: f64) -> String {
     } else {
         Value::from(value).to_string()
     }
+}
+
+/// A number as a value, marked where JSON has none such, so that [`write`] writes Python's token.
+pub(crate) fn marked(value: f64) -> Value {
+    if value.is_finite() {
+        Value::from(value)
+    } else {
+        Value::from(format!("{MARK_READ}{}", number(value)))
+    }
+}
+
+/// What [`read`] gives for the token of a number, and the number itself where JSON has it.
+pub(crate) fn unmarked(value: f64) -> Value {
+    if value.is_finite() { Value::from(value) } else { Value::from(number(value)) }
+}
+
+/// A value as Python's `json.dumps` writes it, up to spaces: what is [`marked`] as the number that it is.
+pub(super) fn write(value: &Value) -> String {
+    match value {
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(write).collect();
+            format!("[{}]", values.join(","))
+        }
+        Value::Object(values) => {
+            let field = |(key, value): (&String, &Value)| {
+                format!("{}:{}", Value::from(key.as_str()), write(value))
+            };
+            format!("{{{}}}", values.iter().map(field).collect::<Vec<_>>().join(","))
+        }
+        _ => token(value).map_or_else(|| value.to_string(), number),
+    }
+}
+
+/// The number of one of Python's tokens in what [`read_marked`] gave.
+pub(crate) fn token(value: &Value) -> Option<f64> {
+    named(value.as_str()?.strip_prefix(MARK_READ)?)
 }
 
 /// The number of a value that [`read`] gave.
@@ -177,6 +229,24 @@ mod tests {
         check(f64::INFINITY, "Infinity");
         check(f64::NEG_INFINITY, "-Infinity");
         assert!(read::<Number>("\"high\"").is_err());
+    }
+
+    #[test]
+    fn a_marked_token_is_told_from_the_text_of_its_letters() {
+        let text = r#"["NaN",NaN,"a\"\u0000NaN",-Infinity,1.5]"#;
+        let value: Value = read_marked(text).unwrap();
+        let all = value.as_array().unwrap();
+        let tokens: Vec<_> = all.iter().map(token).collect();
+        assert!(tokens[1].unwrap().is_nan());
+        assert_eq!([tokens[0], tokens[2], tokens[4]], [None; 3]);
+        assert_eq!(tokens[3], Some(f64::NEG_INFINITY));
+        assert_eq!(write(&value), text);
+        let numbers = [f64::INFINITY, 2.0, f64::NAN];
+        assert_eq!(write(&numbers.map(marked).to_vec().into()), "[Infinity,2.0,NaN]");
+        assert_eq!(
+            read::<Value>("[Infinity,2.0,NaN]").unwrap(),
+            Value::from(numbers.map(unmarked).to_vec())
+        );
     }
 
     #[test]

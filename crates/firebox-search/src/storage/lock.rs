@@ -3,6 +3,15 @@
 //! Optuna waits for a lock whose owner was killed until the grace period has passed. Processes of
 //! Firebox first take a lock of the operating system on `….owner`, in which the owner of the `.lock`
 //! is written; the system frees it when a process dies, so the next one knows a dead owner at once.
+//!
+//! Optuna locks the name that it is given. Where that is a link to the journal, processes of Firebox take the
+//! lock of that name as well, after that of the journal's own, so that they and Optuna's keep each other out by
+//! either, unless a process may not write where the link is. Processes of Optuna that have different names of one
+//! journal do not.
+//!
+//! What is written in `….owner` is of the latest owner alone. Where one that opened the journal by a link is killed,
+//! and a process that has the journal's own name takes the lock next, the next one that opens it by the link waits for
+//! the whole grace period.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -31,6 +40,8 @@ impl Default for JournalLock {
 
 /// How long a lock may be held before it counts as left behind. Source: Optuna's `grace_period`.
 pub const GRACE: Duration = Duration::from_secs(30);
+/// What Optuna adds to the name of the journal.
+const LOCK: &str = ".lock";
 /// Longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Pause between two tries where processes of Firebox queue up.
@@ -43,8 +54,9 @@ const LONGEST_GAP: Duration = Duration::from_millis(5);
 pub(super) struct FileLock {
     journal: PathBuf,
     path: PathBuf,
+    /// The lock by the name of the link that the journal was opened by.
+    alias: Option<PathBuf>,
     owner: PathBuf,
-    draft: PathBuf,
     kind: JournalLock,
     grace: Duration,
     /// Whether whoever waits should soon give up.
@@ -53,7 +65,8 @@ pub(super) struct FileLock {
 
 /// The lock while it is held.
 pub(super) struct Held {
-    path: PathBuf,
+    /// Each name that is locked, with the lock's identity.
+    taken: Vec<(PathBuf, String)>,
     owner: File,
     /// Since when, if other processes of Firebox wait as well.
     contended: Option<Instant>,
@@ -63,23 +76,26 @@ pub(super) struct Held {
 impl FileLock {
     /// `journal` must be absolute: Optuna follows the link to see when the journal was last written.
     pub(super) fn new(journal: &Path, kind: JournalLock, grace: Duration) -> Self {
-        let beside = |suffix: &str| {
-            let mut name = journal.as_os_str().to_owned();
-            name.push(suffix);
-            PathBuf::from(name)
-        };
-        let (path, owner) = (beside(".lock"), beside(".owner"));
-        // Only the owner of this machine makes one.
-        let draft = beside(&format!(".lock-{}", machine()));
+        let (path, owner) = (beside(journal, LOCK), beside(journal, ".owner"));
         Self {
             journal: journal.to_path_buf(),
             path,
+            alias: None,
             owner,
-            draft,
             kind,
             grace,
             stop: Arc::default(),
         }
+    }
+
+    /// The same for a journal that was opened as `given`.
+    pub(super) fn opened_as(mut self, given: &Path) -> Self {
+        let is_link = given.symlink_metadata().is_ok_and(|found| found.file_type().is_symlink());
+        let folder = given.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok();
+        let name = folder.zip(given.file_name()).map(|(folder, name)| folder.join(name));
+        self.alias = name.filter(|_| is_link).map(|name| beside(&name, LOCK));
+        self
     }
 
     /// Waits for the lock.
@@ -95,33 +111,47 @@ impl FileLock {
             }
             Err(TryLockError::Error(error)) => return Err(file("lock", &self.owner)(error)),
         };
-        let mut pause = Duration::from_millis(1);
-        let mut seen: Option<(String, Instant)> = None;
         // Who held the lock last must be known before this process writes itself down.
         let last = written(&mut owner);
+        let mut held = Held { taken: vec![], owner, contended, released: false };
+        for path in std::iter::once(&self.path).chain(&self.alias) {
+            self.take(path, last.as_deref(), &mut held)?;
+        }
+        Ok(held)
+    }
+
+    /// Waits for the lock of one name. That of a link is left out where nothing may be written beside it.
+    fn take(&self, path: &Path, last: Option<&str>, held: &mut Held) -> Result<(), StorageError> {
+        let mut pause = Duration::from_millis(1);
+        let mut seen: Option<(String, Instant)> = None;
         loop {
-            match self.create(&mut owner) {
-                Ok(()) => break,
+            match self.create(path, held) {
+                Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(file("create", &self.path)(error)),
+                // Where this process may not lock the link's name, only that of the journal is locked.
+                Err(error) if path != self.path && is_refused(&error) => return Ok(()),
+                Err(error) => return Err(file("create", path)(error)),
             }
-            let Some(now) = identity(&self.path) else { continue };
+            let Some(now) = identity(path) else { continue };
             let left = match &seen {
                 Some((before, since)) if *before == now => since.elapsed() > self.grace,
                 _ => {
                     seen = Some((now.clone(), Instant::now()));
                     // The owner's own lock is ours now: it is dead, or it would hold it.
-                    last.as_deref().and_then(|last| last.lines().next()) == Some(now.as_str())
+                    last.is_some_and(|last| last.lines().any(|line| line == now))
                 }
             };
-            if left && identity(&self.path).as_deref() == Some(&now) {
-                remove(&self.path);
-                continue;
+            if left && identity(path).as_deref() == Some(&now) {
+                match remove(path) {
+                    Err(error) if is_refused(&error) && path != self.path => return Ok(()),
+                    Err(error) if is_refused(&error) => return Err(file("remove", path)(error)),
+                    // Else another process was faster.
+                    _ => continue,
+                }
             }
             std::thread::sleep(pause);
             pause = (2 * pause).min(LONGEST_PAUSE);
         }
-        Ok(Held { path: self.path.clone(), owner, contended, released: false })
     }
 
     /// Waits for the owner's own lock. Who has it may itself wait for the grace period, until a lock of
@@ -162,26 +192,30 @@ impl FileLock {
 
     /// Makes the lock elsewhere, writes it down as this process's, and puts it into its place if there
     /// is none: a process that is killed at any moment leaves a lock that is known to be its own.
-    fn create(&self, owner: &mut File) -> std::io::Result<()> {
-        if self.path.symlink_metadata().is_ok() {
+    fn create(&self, path: &Path, held: &mut Held) -> std::io::Result<()> {
+        if path.symlink_metadata().is_ok() {
             return Err(ErrorKind::AlreadyExists.into());
         }
-        let draft = &self.draft;
+        // Only the owner of this machine makes one.
+        let draft = &beside(path, &format!("-{}", machine()));
         let _ = std::fs::remove_file(draft);
         self.create_at(draft)?;
-        write_down(owner, identity(draft));
-        let linked = std::fs::hard_link(draft, &self.path);
+        let mut own = identity(draft).unwrap_or_default();
+        held.write_down(&own);
+        let linked = std::fs::hard_link(draft, path);
         let _ = std::fs::remove_file(draft);
         match linked {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(error),
             // A file system without hard links.
             Err(_) => {
-                self.create_at(&self.path)?;
-                write_down(owner, identity(&self.path));
-                Ok(())
+                self.create_at(path)?;
+                own = identity(path).unwrap_or_default();
+                held.write_down(&own);
             }
         }
+        held.taken.push((path.to_path_buf(), own));
+        Ok(())
     }
 
     fn create_at(&self, path: &Path) -> std::io::Result<()> {
@@ -197,12 +231,16 @@ impl FileLock {
     }
 }
 
-/// Keeps who holds the lock. A failure costs the next one a wait for the grace period, no more.
-fn write_down(owner: &mut File, identity: Option<String>) {
-    let (identity, process) = (identity.unwrap_or_default(), std::process::id());
-    let text = format!("{identity}\n{process}\n{}\n", host());
-    let _ = owner.rewind().and_then(|()| owner.write_all(text.as_bytes()));
-    let _ = owner.set_len(text.len() as u64);
+/// Whether a file could not be made because this process may write no file there.
+fn is_refused(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
+}
+
+/// The file beside this one whose name has this behind it.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// The process that was written down, for a message.
@@ -216,11 +254,23 @@ fn process(written: Option<&str>) -> String {
 }
 
 impl Held {
+    /// Keeps who holds the lock, and that this is the next one. A failure costs the next process a wait for the
+    /// grace period, no more.
+    fn write_down(&mut self, next: &str) {
+        let mut identities = self.taken.iter().map(|(_, identity)| identity.as_str()).chain([next]);
+        let (first, process) = (identities.next().unwrap_or_default(), std::process::id());
+        let mut text = format!("{first}\n{process}\n{}\n", host());
+        identities.for_each(|identity| text += &format!("{identity}\n"));
+        let owner = &mut self.owner;
+        let _ = owner.rewind().and_then(|()| owner.write_all(text.as_bytes()));
+        let _ = owner.set_len(text.len() as u64);
+    }
+
     fn release(&mut self) {
         if std::mem::replace(&mut self.released, true) {
             return;
         }
-        remove(&self.path);
+        self.taken.iter().rev().for_each(|(path, _)| drop(remove(path)));
         // Where processes queue up here, the lock would never be seen free by one of Optuna's that
         // tries once a second: leave it free for as long as it was held.
         if let Some(since) = self.contended {
@@ -237,13 +287,12 @@ impl Drop for Held {
 }
 
 /// Renames, then removes: of two that try, one succeeds.
-fn remove(lock: &Path) {
+fn remove(lock: &Path) -> std::io::Result<()> {
     let mut name = lock.as_os_str().to_owned();
     name.push(format!("{}.rename", uuid::Uuid::new_v4()));
     let renamed = PathBuf::from(name);
-    if std::fs::rename(lock, &renamed).is_ok() {
-        let _ = std::fs::remove_file(&renamed);
-    }
+    std::fs::rename(lock, &renamed)?;
+    std::fs::remove_file(&renamed)
 }
 
 fn written(owner: &mut File) -> Option<String> {
@@ -315,6 +364,64 @@ mod tests {
                 receive.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
             });
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_journal_behind_a_link_is_locked_by_both_of_its_names() {
+        let [folder, elsewhere] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let lock = lock(folder.path(), JournalLock::default(), GRACE);
+        let link = elsewhere.path().join("study.log");
+        std::os::unix::fs::symlink(&lock.journal, &link).unwrap();
+        let lock = lock.opened_as(&link);
+        let locks =
+            [folder.path().join("journal.log.lock"), elsewhere.path().join("study.log.lock")];
+        let there = || locks.each_ref().map(|lock| lock.symlink_metadata().is_ok());
+        let mut held = lock.acquire().unwrap();
+        assert_eq!(there(), [true; 2]);
+        // As in the test of a dead owner below: it is known by both.
+        held.released = true;
+        held.owner.unlock().unwrap();
+        let start = Instant::now();
+        drop(lock.acquire().unwrap());
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        assert_eq!(there(), [false; 2]);
+        // A process of Optuna that was given the link.
+        lock.create_at(&locks[1]).unwrap();
+        let (send, receive) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| send.send(lock.acquire().map(drop)));
+            assert!(receive.recv_timeout(Duration::from_millis(50)).is_err());
+            std::fs::remove_file(&locks[1]).unwrap();
+            receive.recv_timeout(Duration::from_secs(5)).unwrap().unwrap();
+        });
+        // By its own name it has one.
+        let journal = folder.path().join("journal.log");
+        assert_eq!(
+            FileLock::new(&journal, JournalLock::Open, GRACE).opened_as(&journal).alias,
+            None
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_link_where_nobody_may_write_leaves_the_lock_of_the_journal_alone() {
+        for kind in [JournalLock::Link, JournalLock::Open] {
+            let folder = tempfile::tempdir().unwrap();
+            let lock = lock(folder.path(), kind, GRACE);
+            // The kernel refuses files here to everybody.
+            let refused = PathBuf::from("/sys/firebox.log.lock");
+            let lock = FileLock { alias: Some(refused.clone()), ..lock };
+            let held = lock.acquire().unwrap();
+            let taken = held.taken.iter().map(|(path, _)| path).collect::<Vec<_>>();
+            assert_eq!(taken, [&lock.path]);
+            assert!(lock.path.symlink_metadata().is_ok() && refused.symlink_metadata().is_err());
+            drop(held);
+            assert!(lock.path.symlink_metadata().is_err());
+            // The same of the journal's own name is an error.
+            let lock = FileLock { path: refused, alias: None, ..lock };
+            assert!(lock.acquire().is_err());
         }
     }
 

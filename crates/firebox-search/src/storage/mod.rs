@@ -62,6 +62,9 @@ impl Storage {
     /// Opens a journal file, or begins it, with this way of locking and this patience with locks
     /// that are left behind. See [`GRACE`].
     ///
+    /// Of a link to a journal both names are locked, the journal's own and, where files may be made beside it, the
+    /// link's; processes of Optuna that work on it must all be given the same one of these.
+    ///
     /// # Errors
     ///
     /// As [`Storage::open`].

@@ -115,16 +115,16 @@ impl Operation {
                 format!(r#""study_name":{},"directions":[{}]"#, text(name), codes.join(","))
             }
             Self::StudyUserAttribute { study, key, value } => {
-                format!(r#""study_id":{study},"user_attr":{{{}:{value}}}"#, text(key))
+                format!(r#""study_id":{study},"user_attr":{}"#, attribute(key, value))
             }
             Self::StudySystemAttribute { study, key, value } => {
-                format!(r#""study_id":{study},"system_attr":{{{}:{value}}}"#, text(key))
+                format!(r#""study_id":{study},"system_attr":{}"#, attribute(key, value))
             }
             Self::CreateTrial { study, started, system_attributes } => {
                 let started = time::write(*started);
                 let mut fields = format!(r#""study_id":{study},"datetime_start":"{started}""#);
                 if !system_attributes.is_empty() {
-                    let attributes = object(system_attributes, Value::to_string);
+                    let attributes = object(system_attributes, json::write);
                     fields += &format!(r#","system_attrs":{attributes}"#);
                 }
                 fields
@@ -144,8 +144,8 @@ impl Operation {
                 let params = object(parameters, |(_, internal)| json::number(*internal));
                 format!(
                     r#""study_id":{study},"datetime_start":null,"state":4,"value":null,"values":null,"distributions":{distributions},"params":{params},"user_attrs":{},"system_attrs":{},"intermediate_values":{reported}"#,
-                    object(user_attributes, Value::to_string),
-                    object(system_attributes, Value::to_string),
+                    object(user_attributes, json::write),
+                    object(system_attributes, json::write),
                 )
             }
             Self::Parameter { trial, name, internal, distribution } => format!(
@@ -162,10 +162,10 @@ impl Operation {
                 json::number(*value)
             ),
             Self::UserAttribute { trial, key, value } => {
-                format!(r#""trial_id":{trial},"user_attr":{{{}:{value}}}"#, text(key))
+                format!(r#""trial_id":{trial},"user_attr":{}"#, attribute(key, value))
             }
             Self::SystemAttribute { trial, key, value } => {
-                format!(r#""trial_id":{trial},"system_attr":{{{}:{value}}}"#, text(key))
+                format!(r#""trial_id":{trial},"system_attr":{}"#, attribute(key, value))
             }
         }
     }
@@ -199,6 +199,11 @@ fn direction_code(direction: Direction) -> &'static str {
 
 fn text(text: &str) -> String {
     Value::from(text).to_string()
+}
+
+/// An object of this one field.
+fn attribute(key: &str, value: &Value) -> String {
+    format!("{{{}:{}}}", text(key), json::write(value))
 }
 
 fn object<V>(values: &BTreeMap<String, V>, write: impl Fn(&V) -> String) -> String {

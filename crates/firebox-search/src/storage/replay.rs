@@ -275,12 +275,22 @@ fn state(code: u8) -> Result<TrialState, String> {
     state.ok_or_else(|| format!("the state {code} is not known"))
 }
 
-/// The sizes of violated constraints: of `constraints`, a list, and of `constraints:NAME`, one each.
+/// The sizes of violated constraints: of `constraints`, a list, and of `constraints:NAME`, one each. The names
+/// of those of the list are their places in it, and a name counts once: Optuna's
+/// `_get_constraints_from_system_attrs`.
 fn constraints(attributes: &BTreeMap<String, Value>) -> Option<Vec<f64>> {
+    let size = |value: &Value| json::as_number(value).unwrap_or(f64::NAN);
     let list = attributes.get("constraints").and_then(Value::as_array);
-    let single = attributes.range("constraints:".to_owned()..);
-    let single = single.take_while(|(key, _)| key.starts_with("constraints:"));
-    let values = list.into_iter().flatten().chain(single.map(|(_, value)| value));
-    let values: Vec<f64> = values.map(|v| json::as_number(v).unwrap_or(f64::NAN)).collect();
-    (list.is_some() || !values.is_empty()).then_some(values)
+    let mut sizes: Vec<f64> = list.into_iter().flatten().map(size).collect();
+    let listed = sizes.len();
+    for (key, value) in attributes.range("constraints:".to_owned()..) {
+        let Some(name) = key.strip_prefix("constraints:") else { break };
+        let place = name.parse::<usize>().ok();
+        // As Python writes it.
+        match place.filter(|place| *place < listed && place.to_string() == name) {
+            Some(place) => sizes[place] = size(value),
+            None => sizes.push(size(value)),
+        }
+    }
+    (list.is_some() || !sizes.is_empty()).then_some(sizes)
 }

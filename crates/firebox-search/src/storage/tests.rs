@@ -61,6 +61,28 @@ fn a_journal_of_optuna_is_read_whole() {
     });
 }
 
+#[test]
+fn a_constraint_that_is_set_by_its_name_takes_the_place_of_the_one_in_the_list() {
+    let check = |attributes: &[&str], expected: Option<Vec<f64>>| {
+        let entry = |attributes: &&str| {
+            format!(r#"{{"op_code":9,"worker_id":"a","trial_id":1,"system_attr":{attributes}}}"#)
+        };
+        let entries: Vec<String> = attributes.iter().map(entry).collect();
+        let (_folder, path) = journal(&format!("{OPTUNA}{}\n", entries.join("\n")));
+        let storage = open(&path).unwrap();
+        assert_eq!(storage.peek(|replay| replay.trial(1).unwrap().constraints.clone()), expected);
+    };
+    // Optuna 5.0.0's `FrozenTrial.constraints` of these attributes.
+    let (list, first) = (r#"{"constraints":[-1.0,2.0]}"#, r#"{"constraints:0":5.0}"#);
+    let (named, odd) = (r#"{"constraints:memory":0.5}"#, r#"{"constraints:01":0.25}"#);
+    check(&[r#"{"other":1}"#], None);
+    check(&[list, first], Some(vec![5.0, 2.0]));
+    check(&[first, list], Some(vec![5.0, 2.0]));
+    check(&[list, named], Some(vec![-1.0, 2.0, 0.5]));
+    check(&[list, odd], Some(vec![-1.0, 2.0, 0.25]));
+    check(&[first], Some(vec![5.0]));
+}
+
 /// What Optuna ignores changes nothing here either.
 #[test]
 fn entries_that_come_too_late_change_nothing() {
@@ -337,6 +359,23 @@ fn addresses_that_are_none_are_refused() {
     check("sqlite:///study.db", "only redis:// is known");
     check("redis://localhost/0?user=me", "`?user=me` is not `?prefix=TEXT`");
     check("/nowhere/at/all/journal.log", "cannot create `/nowhere/at/all/journal.log`");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_journal_that_is_opened_by_a_link_heeds_the_lock_of_the_link() {
+    let (folder, path) = journal(OPTUNA);
+    let link = folder.path().join("link.log");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let grace = Duration::from_millis(300);
+    let storage = Storage::file(&link, JournalLock::default(), grace).unwrap();
+    // As Optuna's `JournalFileSymlinkLock(link)` makes it.
+    std::os::unix::fs::symlink(&link, folder.path().join("link.log.lock")).unwrap();
+    let start = Instant::now();
+    append(&storage, vec![begin("t")]);
+    assert!(start.elapsed() > grace, "{:?}", start.elapsed());
+    assert_eq!(open(&path).unwrap().studies().unwrap(), ["s", "t"]);
+    assert!(!folder.path().join("link.log.lock").is_symlink());
 }
 
 #[test]

@@ -13,10 +13,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::storage::{Operation, Storage, time};
-use crate::trial::{Trial, TrialState};
+use crate::trial::{HEARTBEAT, Trial, TrialState};
 
-/// The attribute.
-pub(super) const HEARTBEAT: &str = "firebox:heartbeat";
 /// How many intervals without a sign of life make a trial a lost one.
 const LOST_AFTER: f64 = 3.0;
 /// A journal that answers sooner than this was never away.

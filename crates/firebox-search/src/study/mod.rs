@@ -33,9 +33,9 @@ use crate::pruner::Pruner;
 use crate::sampler::{Sampler, SamplerContext};
 use crate::space::{Choice, Distribution};
 use crate::stop::EarlyStop;
-use crate::storage::{Operation, Storage, StudyRecord, incompatible, time};
-use crate::trial::{Trial, TrialState};
-use heart::{HEARTBEAT, Heart, Watch};
+use crate::storage::{Operation, Storage, StudyRecord, incompatible, json, time};
+use crate::trial::{HEARTBEAT, Trial, TrialState};
+use heart::{Heart, Watch};
 use optimize::Asked;
 
 /// How a worker takes part in a study; none of it is kept in the journal.
@@ -199,7 +199,8 @@ impl Study {
     /// counts up to its last sign of life.
     ///
     /// Each machine writes the time of its own clock. Where clocks differ by more than trials take,
-    /// trials that ran at once may count twice; nothing else depends on them.
+    /// trials that ran at once may count twice. What depends on them besides is which of several trials ended
+    /// first: for [`EarlyStop`], and for pruners that take their steps from the first complete trial.
     ///
     /// # Errors
     ///
@@ -318,8 +319,8 @@ impl Study {
         values: &BTreeMap<String, Choice>,
         user_attributes: &BTreeMap<String, Json>,
     ) -> Result<(), StudyError> {
-        let json = |choice: &Choice| serde_json::to_value(choice).unwrap_or(Json::Null);
-        let fixed = values.iter().map(|(name, choice)| (name.clone(), json(choice)));
+        let fixed =
+            values.iter().map(|(name, choice)| (name.clone(), choice.to_json(json::marked)));
         let fixed = Json::Object(fixed.collect());
         self.storage.change(&self.stop, |_| {
             let operation = Operation::Enqueue {

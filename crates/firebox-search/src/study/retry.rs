@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::heart::HEARTBEAT;
 use crate::storage::{Operation, StudyRecord, time};
-use crate::trial::{FAILED_TRIAL, HISTORY, Trial, TrialState};
+use crate::trial::{FAILED_TRIAL, HEARTBEAT, HISTORY, Trial, TrialState};
 
 /// User attribute with the reason of a failure.
 pub(super) const REASON: &str = "fail_reason";

@@ -35,8 +35,8 @@ fn ran(trial: &Trial, now: f64) -> Option<(f64, f64)> {
 mod tests {
     use serde_json::json;
 
-    use super::super::heart::HEARTBEAT;
     use super::*;
+    use crate::trial::HEARTBEAT;
 
     const NOW: f64 = 1e6;
 

@@ -9,7 +9,7 @@ use super::groups::groups;
 use super::handle::new_attributes;
 use super::{StudyError, TrialHandle};
 use crate::space::{Choice, Distribution, DistributionError, Value};
-use crate::storage::{Operation, incompatible};
+use crate::storage::{Operation, incompatible, json};
 
 impl TrialHandle<'_> {
     /// A real number from `low` to `high`.
@@ -113,7 +113,7 @@ impl TrialHandle<'_> {
             } else if distribution.is_single() {
                 values.insert(name.clone(), single(distribution));
             } else if let Some((_, internal)) =
-                self.proposed.get(name).filter(|(d, _)| d == distribution)
+                self.proposed.get(name).filter(|(d, _)| d.equals(distribution))
             {
                 values.insert(name.clone(), *internal);
             } else {
@@ -150,7 +150,9 @@ impl TrialHandle<'_> {
             let mut space = wanted.clone();
             if let (1, Some((name, distribution))) = (wanted.len(), wanted.first_key_value()) {
                 let groups = self.groups.get_or_insert_with(|| groups(&record.trials));
-                let group = groups.iter().find(|group| group.get(name) == Some(distribution));
+                let group = groups
+                    .iter()
+                    .find(|group| group.get(name).is_some_and(|known| known.equals(distribution)));
                 let others = group.into_iter().flatten();
                 let others = others.filter(|(name, d)| {
                     let known =
@@ -220,7 +222,14 @@ fn enqueued(value: &Json, distribution: &Distribution) -> Result<f64, Distributi
             Value::Int(whole.ok_or_else(outside)? as i64)
         }
         Distribution::Categorical { .. } => {
-            Value::Choice(serde_json::from_value(value.clone()).map_err(|_| outside())?)
+            let choice = serde_json::from_value(value.clone()).map_err(|_| outside())?;
+            let found = distribution.to_internal(&Value::Choice(choice));
+            // Python's infinities are texts in an attribute; a choice may be such a text as well, and where both are
+            // choices, it is the text.
+            let number = json::as_number(value).map(|number| Value::Choice(Choice::Float(number)));
+            return found.or_else(|error| {
+                number.and_then(|number| distribution.to_internal(&number).ok()).ok_or(error)
+            });
         }
     };
     distribution.to_internal(&value)

@@ -310,6 +310,8 @@ def pruners():
         ("hyperband", HyperbandPruner(), 1), ("hyperband_fixed", HyperbandPruner(1, 27, 2, 1), -1),
         ("patient", PatientPruner(None, 2, 0.01), 1), ("patient_median", PatientPruner(MedianPruner(2), 1), -1),
         ("threshold", ThresholdPruner(0.2, 1.5, 2, 2), 1),
+        ("patient_halving", PatientPruner(SuccessiveHalvingPruner(1, 2), 1), 1),
+        ("patient_hyperband", PatientPruner(HyperbandPruner(1, 27, 3), 0), -1),
     ]
     cases = {}
     for seed, (name, pruner, sign) in enumerate(setups):

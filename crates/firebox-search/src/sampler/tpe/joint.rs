@@ -17,7 +17,7 @@ pub(crate) fn intersection<'a>(
 ) -> Subspace<'a> {
     let everywhere = |(name, distribution): &(&'a str, &'a Distribution)| {
         let same = |trial: &&Trial| {
-            trial.parameters.get(*name).is_some_and(|(known, _)| known == *distribution)
+            trial.parameters.get(*name).is_some_and(|(known, _)| known.equals(distribution))
         };
         !finished.is_empty() && !distribution.is_single() && finished.iter().all(same)
     };
@@ -53,7 +53,8 @@ pub(crate) fn groups<'a>(
         space
             .iter()
             .filter(|(name, distribution)| {
-                group.get(name.as_str()) == Some(distribution) && !distribution.is_single()
+                let known = group.get(name.as_str());
+                known.is_some_and(|known| known.equals(distribution)) && !distribution.is_single()
             })
             .map(|(name, distribution)| (name.as_str(), distribution))
             .collect()

@@ -17,6 +17,7 @@ use crate::sampler::random::{RandomSampler, hash};
 use crate::sampler::unit::from_unit;
 use crate::sampler::{Sampler, SamplerContext};
 use crate::space::{Choice, Distribution, Value};
+use crate::storage::json;
 use crate::trial::{Trial, TrialState};
 use joint::{Subspace, groups, intersection};
 use parzen::{Parzen, Shape};
@@ -235,7 +236,7 @@ fn planned(trial: &Trial) -> serde_json::Map<String, serde_json::Value> {
         .map_while(|chunk| trial.system_attributes.get(&format!("{RELATIVE_PARAMETERS}:{chunk}")))
         .filter_map(|chunk| chunk.as_str())
         .collect();
-    serde_json::from_str(&text).unwrap_or_default()
+    json::read_marked(&text).unwrap_or_default()
 }
 
 /// A trial's internal value, if it makes sense under `distribution`, which may have changed since.
@@ -254,7 +255,7 @@ fn observed(
             return None;
         }
         Some((known, value))
-            if known == distribution || (numeric(known) && numeric(distribution)) =>
+            if known.equals(distribution) || (numeric(known) && numeric(distribution)) =>
         {
             *value
         }
@@ -264,7 +265,8 @@ fn observed(
             if numeric(distribution) {
                 value.as_f64()?
             } else {
-                let choice: Choice = serde_json::from_value(value.clone()).ok()?;
+                let number = json::token(value).map(Choice::Float);
+                let choice = number.or_else(|| serde_json::from_value(value.clone()).ok())?;
                 distribution.to_internal(&Value::Choice(choice)).ok()?
             }
         }

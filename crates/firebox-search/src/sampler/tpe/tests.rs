@@ -178,6 +178,31 @@ fn parameters_whose_range_has_changed_are_still_learnt_from() {
 }
 
 #[test]
+fn choices_that_python_holds_equal_are_the_same_ones() {
+    let [infinite, nan] = [f64::INFINITY, f64::NAN].map(Choice::Float);
+    let among = |first: Choice| {
+        let choices = vec![first, infinite.clone(), nan.clone()];
+        Distribution::Categorical { choices }
+    };
+    let space = BTreeMap::from([("c".to_owned(), among(Choice::Int(1)))]);
+    let mut old = crate::sampler::testing::trial(0, TrialState::Complete);
+    old.parameters.insert("c".into(), (among(Choice::Float(1.0)), 2.0));
+    assert_eq!(intersection(&[&old], &space).len(), 1);
+    assert_eq!(groups(&[&old], &space).len(), 1);
+    let part: Subspace<'_> = space.iter().map(|(name, d)| (name.as_str(), d)).collect();
+    assert_eq!(observations(&[&old], &part), [[2.0]]);
+    // What Optuna's workers announce, as they write it.
+    let mut running = crate::sampler::testing::trial(1, TrialState::Running);
+    let mut announce = |text: &str| {
+        running.system_attributes.insert("tpe:relative_params:0".into(), text.into());
+        observations(&[&running], &part)
+    };
+    assert_eq!(announce(r#"{"c": Infinity}"#), [[1.0]]);
+    assert_eq!(announce(r#"{"c": NaN}"#), [[2.0]]);
+    assert!(announce(r#"{"c": "Infinity"}"#).is_empty());
+}
+
+#[test]
 fn settings_that_cannot_be_are_named() {
     let check = |config, expected| {
         assert_eq!(TpeSampler::new(config, 0).err().map(|e| e.to_string()).as_deref(), expected);
