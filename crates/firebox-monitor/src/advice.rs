@@ -51,7 +51,7 @@ pub struct SettingKeys {
     pub patience: &'static str,
     /// Of what counts as lower for it, if it can be set.
     pub least_improvement: Option<&'static str>,
-    /// Samples of a batch.
+    /// Samples of a batch, or its steps.
     pub batch_size: &'static str,
     /// Whether gradients can be clipped, by `train.clip` or `train.clip_value`.
     pub clips: bool,
@@ -89,8 +89,10 @@ pub struct Padding {
 pub struct Settings {
     /// Whether the run was on a GPU.
     pub on_gpu: bool,
-    /// Samples of a batch.
+    /// What stands there: samples of a batch, or its steps.
     pub batch_size: usize,
+    /// The least that may stand there.
+    pub least_batch: usize,
     /// Whether there was too little memory for whole batches, which were computed in parts.
     pub divided: bool,
     /// Threads that make batches.
@@ -120,6 +122,8 @@ pub struct Settings {
     pub epochs: u64,
     /// Whether training ends when the validation loss has stopped falling.
     pub early_stopping: bool,
+    /// Whether it ended so, and not because all steps were taken.
+    pub stopped_early: bool,
     /// By how much a loss has to fall to count as lower for that.
     pub least_improvement: f64,
     /// Steps between two saves that a killed run can go on from.
@@ -327,7 +331,8 @@ fn saves(usage: &Usage, settings: &Settings) -> Option<Advice> {
     if share < WAITING {
         return None;
     }
-    let setting = match settings.resume_every {
+    let often = settings.resume_every.filter(|steps| usage.saves_within_epochs(*steps));
+    let setting = match often {
         Some(steps) => format!("`train.checkpoint.resume_every` from {steps} to {}", 4 * steps),
         None => "`train.checkpoint.keep` to `final-only`, or to a larger `every-steps`".to_owned(),
     };
@@ -353,18 +358,16 @@ fn memory(usage: &Usage, settings: &Settings) -> Option<Advice> {
 }
 
 fn smaller_batch(settings: &Settings) -> String {
-    match settings.batch_size {
-        0 | 1 => "the model to a smaller one, or windows to shorter ones".to_owned(),
-        size => {
-            let key = settings.keys.batch_size;
-            // Trainings with a key of their own know no other.
-            let more = match key.starts_with("loader.") {
-                true => " with `train.accumulate` doubled",
-                false => "",
-            };
-            format!("`{key}` from {size} to {}{more}", size / 2)
-        }
+    let (size, SettingKeys { batch_size: key, epochs, .. }) = (settings.batch_size, settings.keys);
+    if size / 2 < settings.least_batch.max(1) {
+        return "the model to a smaller one, or windows to shorter ones".to_owned();
     }
+    // Trainings with keys of their own know no other.
+    let more = match key.starts_with("loader.") && epochs.starts_with("train.") {
+        true => " with `train.accumulate` doubled",
+        false => "",
+    };
+    format!("`{key}` from {size} to {}{more}", size / 2)
 }
 
 fn thrashing(usage: &Usage, settings: &Settings) -> Option<Advice> {

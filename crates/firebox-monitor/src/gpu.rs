@@ -10,11 +10,12 @@ use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
 use crate::amd;
 use crate::apple::Apple;
+use crate::cuda::{Counting, Identity, driver_number};
 
 /// How GPUs are counted where one of them is named by a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbering {
-    /// NVIDIA's, as the driver counts them.
+    /// NVIDIA's, as CUDA counts them.
     Nvidia,
     /// AMD's, as the kernel counts them.
     Amd,
@@ -25,13 +26,13 @@ pub enum Numbering {
 /// A GPU that can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Card<'a> {
-    /// By its number.
+    /// By the driver's number.
     Nvidia(u32),
     /// By the folder of its device.
     Amd(&'a Path),
 }
 
-/// Free memory of a GPU in bytes, now.
+/// Free memory of a GPU in bytes, now; none where nothing tells it, or it is not sure which one is meant.
 pub fn free_gpu_memory(index: u32, numbering: Numbering) -> Option<u64> {
     Gpus::find().free(index, numbering)
 }
@@ -45,8 +46,8 @@ pub struct GpuCard {
     pub driver: Option<String>,
 }
 
-/// Memory and driver of a GPU. `numbered` says whether `index` counts as NVIDIA's driver does, as CUDA's does;
-/// otherwise it is known only where there is one GPU.
+/// Memory and driver of a GPU, where it is sure which one is meant. `numbered` says whether `index` counts as CUDA
+/// does; otherwise it is known only where there is one GPU.
 pub fn gpu_card(index: u32, numbered: bool) -> Option<GpuCard> {
     let gpus = Gpus::find();
     let numbering = if numbered { Numbering::Nvidia } else { Numbering::Other };
@@ -68,6 +69,8 @@ pub(crate) struct Gpus {
     count: u32,
     amd: Vec<PathBuf>,
     apple: Option<Apple>,
+    /// The one that is sampled, by its number among all; all where there is none.
+    only: Option<u32>,
 }
 
 impl Gpus {
@@ -88,19 +91,44 @@ impl Gpus {
             Ok((library, count)) => (Ok(library), count),
             Err(reason) => (Err(reason), 0),
         };
-        Self { library, count, amd, apple: Apple::find() }
+        Self { library, count, amd, apple: Apple::find(), only: None }
+    }
+
+    /// Samples only the one that is meant, where it is sure which that is: others may be at work on the others.
+    pub(crate) fn only(self, index: u32, numbering: Numbering) -> Self {
+        let only = match (numbering, self.place(index, numbering)) {
+            // Where others count, it is likely, and not sure.
+            (Numbering::Other, _) => None,
+            (_, Some(Card::Nvidia(number))) => Some(number),
+            // Behind NVIDIA's, and the only one.
+            (_, Some(Card::Amd(_))) if self.amd.len() == 1 => Some(self.count),
+            _ => None,
+        };
+        Self { only, ..self }
     }
 
     /// Which GPU is meant. Beside one of NVIDIA's, a card of AMD's mostly is the processor's own, and not meant.
     fn place(&self, index: u32, numbering: Numbering) -> Option<Card<'_>> {
         let amd = |index: usize| self.amd.get(index).map(|device| Card::Amd(device));
         match (numbering, self.count, self.amd.len()) {
-            (Numbering::Nvidia, ..) => Some(Card::Nvidia(index)),
+            (Numbering::Nvidia, ..) => self.nvidia_number(index).map(Card::Nvidia),
             (Numbering::Amd, ..) => amd(index as usize),
             (Numbering::Other, 1, _) => Some(Card::Nvidia(0)),
             (Numbering::Other, 0, 1) => amd(0),
             (Numbering::Other, ..) => None,
         }
+    }
+
+    /// The driver's number of the card that CUDA calls `index`.
+    fn nvidia_number(&self, index: u32) -> Option<u32> {
+        let library = self.library.as_ref().ok()?;
+        let card = |device: nvml_wrapper::Device<'_>| Identity {
+            name: device.name().ok(),
+            uuid: device.uuid().ok(),
+        };
+        let cards = (0..self.count)
+            .map(|number| library.device_by_index(number).map(card).unwrap_or_default());
+        driver_number(index, &cards.collect::<Vec<_>>(), &Counting::now())
     }
 
     /// Bytes that nobody uses of a GPU's memory.
@@ -120,7 +148,8 @@ impl Gpus {
 
     /// None: they are not asked for.
     pub(crate) fn unasked() -> Self {
-        Self { library: Err("not asked for".to_owned()), count: 0, amd: vec![], apple: None }
+        let library = Err("not asked for".to_owned());
+        Self { library, count: 0, amd: vec![], apple: None, only: None }
     }
 
     /// Why there is nothing to ask.
@@ -129,18 +158,23 @@ impl Gpus {
         self.library.as_ref().err().map(String::as_str).filter(|_| none)
     }
 
-    /// What each GPU does now, NVIDIA's first.
+    /// What each GPU does now that is sampled, NVIDIA's first.
     pub(crate) fn sample(&self) -> Vec<GpuSample> {
-        let amd = self.amd.iter().zip(self.count..);
+        let amd = self.amd.iter().zip(self.count..).filter(|(_, index)| self.is_sampled(*index));
         let amd = amd.map(|(device, index)| amd::sample(device, index));
         // There is no other beside Apple's.
         let apple = self.apple.as_ref().and_then(|apple| apple.sample(0));
         self.nvidia().into_iter().chain(amd).chain(apple).collect()
     }
 
+    fn is_sampled(&self, index: u32) -> bool {
+        self.only.is_none_or(|only| only == index)
+    }
+
     fn nvidia(&self) -> Vec<GpuSample> {
         let Ok(library) = &self.library else { return vec![] };
         (0..self.count)
+            .filter(|index| self.is_sampled(*index))
             .filter_map(|index| {
                 let device = library.device_by_index(index).ok()?;
                 let memory = device.memory_info().ok();
@@ -180,6 +214,39 @@ mod tests {
         let gpus = Gpus { amd: vec![folder.path().to_path_buf()], ..Gpus::unasked() };
         assert_eq!(gpus.absence(), None);
         assert_eq!(gpus.sample()[0].utilisation, Some(0.4));
+    }
+
+    #[test]
+    fn a_card_is_sampled_alone_where_it_is_sure_which_one_is_meant() {
+        let folder = tempfile::tempdir().unwrap();
+        let card = |name: &str, percent: u32| {
+            let device = folder.path().join(name);
+            std::fs::create_dir(&device).unwrap();
+            std::fs::write(device.join("gpu_busy_percent"), format!("{percent}\n")).unwrap();
+            device
+        };
+        let (first, second) = (card("0", 40), card("1", 90));
+        let sampled = |count, amd: &[&PathBuf], numbering| {
+            let amd = amd.iter().map(|device| (*device).clone()).collect();
+            let gpus = Gpus { count, amd, ..Gpus::unasked() }.only(0, numbering);
+            let samples = gpus.sample().into_iter();
+            samples.map(|gpu| (gpu.index, gpu.utilisation)).collect::<Vec<_>>()
+        };
+        assert_eq!(sampled(0, &[&first], Numbering::Amd), [(0, Some(0.4))]);
+        // Behind one of NVIDIA's.
+        assert_eq!(sampled(1, &[&second], Numbering::Amd), [(1, Some(0.9))]);
+        // Nobody says which of two is meant, though one of NVIDIA's is likely.
+        assert_eq!(sampled(1, &[&first], Numbering::Other), [(1, Some(0.4))]);
+        let both = [(0, Some(0.4)), (1, Some(0.9))];
+        for numbering in [Numbering::Amd, Numbering::Other] {
+            assert_eq!(sampled(0, &[&first, &second], numbering), both);
+        }
+        // Of all that could be sampled, the one.
+        let amd = vec![first.clone(), second];
+        let gpus = Gpus { count: 1, amd, only: Some(2), ..Gpus::unasked() };
+        assert_eq!(gpus.sample().iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [2]);
+        let one = Gpus { count: 1, amd: vec![first], ..Gpus::unasked() };
+        assert_eq!(one.only(0, Numbering::Amd).only, Some(1));
     }
 
     #[test]

@@ -35,7 +35,9 @@ mod amd;
 mod apple;
 mod config;
 mod control;
+mod cuda;
 mod gpu;
+mod groups;
 mod linux;
 mod machine;
 mod profile;
@@ -56,6 +58,7 @@ pub use advice::{
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
 pub use gpu::{GpuCard, Numbering, free_gpu_memory, gpu_card};
+pub use groups::group_limit;
 pub use profile::{
     Counted, DeviceKernel, DeviceTimer, Place, Profile, ProfileConfig, ProfileError, Profiler, Ran,
     Span, SpanTotal,

@@ -9,7 +9,8 @@ use firebox_core::MachineSample;
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use crate::gpu::Gpus;
-use crate::linux::{Counters, Memory, Process, Reader};
+use crate::groups::{Limited, MemoryGroups};
+use crate::linux::{Counters, Process, Reader};
 
 /// Readings of the machine, each with the rates since the one before.
 pub(crate) struct Machine {
@@ -17,8 +18,8 @@ pub(crate) struct Machine {
     /// Where Linux does not tell.
     system: System,
     own: Option<Pid>,
-    /// Whether a control group gives this process less memory than the machine has.
-    limited: bool,
+    /// Control groups, one of which may give this process less memory than the machine has.
+    groups: MemoryGroups,
     threads: u32,
     gpus: Gpus,
     since: Instant,
@@ -36,13 +37,10 @@ impl Machine {
     /// A first reading, which those that follow are measured from.
     pub(crate) fn new(gpus: Gpus) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        let mut system = System::new();
-        system.refresh_memory();
-        let limited = group_memory(&system).is_some();
         let mut machine = Self {
             linux: Reader::open(),
-            limited,
-            system,
+            groups: MemoryGroups::own(),
+            system: System::new(),
             own: sysinfo::get_current_pid().ok(),
             threads,
             gpus,
@@ -112,25 +110,18 @@ impl Machine {
     /// Memory that this process may use, what is left of it, and what the page cache holds: its
     /// control group's where that is less than the machine's.
     fn memory(&mut self) -> (u64, u64, Option<u64>) {
-        let known = self.linux.memory();
-        let page_cache = known.map(|memory| memory.page_cache);
-        if let (false, Some(Memory { all, available, .. })) = (self.limited, known) {
-            return (all, available, page_cache);
-        }
-        self.system.refresh_memory();
-        let (all, available) = (self.system.total_memory(), self.system.available_memory());
-        match group_memory(&self.system) {
-            Some((all, free)) => (all, free.min(available), page_cache),
+        let (all, available, page_cache) = match self.linux.memory() {
+            Some(memory) => (memory.all, memory.available, Some(memory.page_cache)),
+            None => {
+                self.system.refresh_memory();
+                (self.system.total_memory(), self.system.available_memory(), None)
+            }
+        };
+        match self.groups.below(all) {
+            Some(Limited { all, available: left }) => (all, left.min(available), page_cache),
             None => (all, available, page_cache),
         }
     }
-}
-
-/// Memory of the control group and what is free of it, where it has less than the machine.
-fn group_memory(system: &System) -> Option<(u64, u64)> {
-    let group = system.cgroup_limits()?;
-    let less = group.total_memory > 0 && group.total_memory < system.total_memory();
-    less.then_some((group.total_memory, group.free_memory))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use firebox_core::{Event, Listener, MachineSample, MemoryPool};
 
-use crate::gpu::Gpus;
+use crate::gpu::{Gpus, Numbering};
 use crate::machine::Machine;
 
 /// The shortest time that a last sample is worth taking over.
@@ -15,8 +15,8 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// Does the work, and meanwhile sends an [`Event::Machine`] to the listener each `period` seconds
 /// and once more at the end. With a period of 0 there are none.
 ///
-/// `gpus` says whether they are looked at: what others do on a GPU is nothing of a run on the processor. Nothing that goes
-/// wrong here is seen by the work.
+/// `gpus` says which of them are looked at: what others do on a GPU is nothing of a run on the processor, or on another
+/// GPU. Nothing that goes wrong here is seen by the work.
 pub fn sampled<T>(
     period: f64,
     gpus: WatchGpus,
@@ -26,15 +26,22 @@ pub fn sampled<T>(
     sampled_with(period, gpus, &Vec::new, listener, work)
 }
 
-/// Whether GPUs are looked at.
+/// Which GPUs are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchGpus {
-    /// Not at all.
+    /// None.
     No,
-    /// Where something tells of them.
+    /// All, where something tells of them.
     IfTold,
-    /// The work uses one that NVIDIA's library or the kernel could tell of: their silence is said once, as a warning.
-    Expected,
+    /// That which the work uses, where it is sure which one that is; otherwise all.
+    Own {
+        /// Its number among those of its backend.
+        index: u32,
+        /// How its backend counts.
+        numbering: Numbering,
+        /// Whether NVIDIA's library or the kernel could tell of it: their silence is said once, as a warning.
+        expected: bool,
+    },
 }
 
 /// The same, with what `pools` says of the memory at each sample.
@@ -52,8 +59,14 @@ pub fn sampled_with<T>(
     scope(|scope| {
         let (stop, stopped) = channel::<()>();
         let thread = Builder::new().name("monitor".to_owned()).spawn_scoped(scope, move || {
-            let gpus = if watch == WatchGpus::No { Gpus::unasked() } else { Gpus::find() };
-            if let (WatchGpus::Expected, Some(reason)) = (watch, gpus.absence()) {
+            let (gpus, expected) = match watch {
+                WatchGpus::No => (Gpus::unasked(), false),
+                WatchGpus::IfTold => (Gpus::find(), false),
+                WatchGpus::Own { index, numbering, expected } => {
+                    (Gpus::find().only(index, numbering), expected)
+                }
+            };
+            if let (true, Some(reason)) = (expected, gpus.absence()) {
                 let message = format!(
                     "the GPU cannot be watched: {reason}; training goes on without its utilisation, memory, clock, power and temperature"
                 );
@@ -152,9 +165,8 @@ mod tests {
     fn a_gpu_that_cannot_be_watched_is_said_once() {
         let events = Mutex::new(vec![]);
         let listener = |event: &Event| events.lock().unwrap().push(event.clone());
-        sampled(0.1, WatchGpus::Expected, &listener, || {
-            std::thread::sleep(Duration::from_millis(350))
-        });
+        let own = WatchGpus::Own { index: 0, numbering: Numbering::Nvidia, expected: true };
+        sampled(0.1, own, &listener, || std::thread::sleep(Duration::from_millis(350)));
         let events = events.into_inner().unwrap();
         let warnings = events.iter().filter(|event| matches!(event, Event::Warning { .. })).count();
         assert_eq!(warnings, usize::from(Gpus::find().absence().is_some()), "{events:?}");

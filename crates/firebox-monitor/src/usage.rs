@@ -6,7 +6,7 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-use firebox_core::{Event, MachineSample, Request};
+use firebox_core::{Event, GpuSample, MachineSample, Request};
 
 use self::gauges::{CPU, CPU_SHARE, Gauge, Gauges, OTHERS};
 pub(crate) use self::gauges::{MAJOR_FAULTS, MEMORY_IN_USE};
@@ -54,8 +54,11 @@ pub struct Usage {
     /// Attempts before this one.
     attempt: u64,
     pub(crate) memory: u64,
-    /// Peak shares of GPU memory in use.
+    /// Peak share of the GPU's memory in use, where one alone was looked at.
     pub(crate) gpu_memory: f64,
+    /// Sum of the shares of time in which that GPU was busy while training, each by the seconds that it was over, and
+    /// these seconds.
+    gpu_busy: [f64; 2],
     over_time: Memory,
 }
 
@@ -213,16 +216,26 @@ impl Usage {
 
     fn sample(&mut self, sample: &MachineSample) {
         self.memory = self.memory.max(sample.memory_bytes);
-        for gpu in &sample.gpus {
-            if let (Some(used), Some(all)) = (gpu.memory_used_bytes, gpu.memory_bytes) {
-                self.gpu_memory = self.gpu_memory.max(used as f64 / all.max(1) as f64);
-            }
+        // Of several, it is not known which one the run is on: others may be at work on each.
+        if let [gpu] = &sample.gpus[..] {
+            self.sample_gpu(gpu, sample.seconds);
         }
         if self.training && !self.paused {
             self.in_training.see(sample);
         }
         self.in_all.see(sample);
         self.over_time.see(sample);
+    }
+
+    fn sample_gpu(&mut self, gpu: &GpuSample, seconds: f64) {
+        if let (Some(used), Some(all)) = (gpu.memory_used_bytes, gpu.memory_bytes) {
+            self.gpu_memory = self.gpu_memory.max(used as f64 / all.max(1) as f64);
+        }
+        let share = gpu.utilisation.filter(|share| share.is_finite());
+        if let Some(share) = share.filter(|_| self.training && !self.paused) {
+            self.gpu_busy[0] += share * seconds;
+            self.gpu_busy[1] += seconds;
+        }
     }
 
     /// How many gradients overflowed before the first step that was taken, and the loss scale of that step, if the scale
@@ -314,17 +327,13 @@ impl Usage {
         (times(first), times(later))
     }
 
-    /// How busy the device was while training: the busiest GPU, or the processor.
+    /// How busy the device was while training: the GPU, if one alone was looked at, or the processor.
     pub fn utilisation(&self, on_gpu: bool) -> Option<Utilisation> {
-        let of = |suffix: &str, prefix: &str| {
-            let all = self
-                .in_training
-                .0
-                .iter()
-                .filter(|gauge| gauge.name.starts_with(prefix) && gauge.name.ends_with(suffix));
-            all.map(Gauge::mean).max_by(f64::total_cmp)
-        };
-        let share = if on_gpu { of("utilisation", "GPU") } else { of(CPU_SHARE, CPU_SHARE) }?;
+        let [busy, seconds] = self.gpu_busy;
+        let share = match on_gpu {
+            true => (seconds > 0.0).then(|| busy / seconds),
+            false => self.training_mean(CPU_SHARE),
+        }?;
         let what = if on_gpu { "the GPU" } else { "the processor" };
         let good = share > GOOD;
         let sentence = if good {
@@ -415,6 +424,13 @@ impl Usage {
             saves: share(saves),
             validation: share(validation),
         }
+    }
+
+    /// Whether a checkpoint was saved after one of each `every` steps that ends no epoch.
+    pub(crate) fn saves_within_epochs(&self, every: u64) -> bool {
+        let ends_epoch = |step: u64| self.epochs.iter().any(|epoch| epoch.step == step);
+        let steps = self.saves.iter().map(|save| save.step).filter(|step| *step > 0);
+        steps.filter(|step| step.is_multiple_of(every)).any(|step| !ends_epoch(step))
     }
 
     /// Seconds that the first step of each attempt waited for data, which nobody can have ready before it begins.

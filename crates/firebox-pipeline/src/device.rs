@@ -105,12 +105,15 @@ impl ChosenDevice {
         }
     }
 
-    /// Whether GPUs are looked at while it is worked with.
+    /// Which GPUs are looked at while it is worked with.
     pub(crate) fn watched(&self) -> WatchGpus {
         match self.backend.as_str() {
             "cpu" => WatchGpus::No,
-            "cuda" | "rocm" | "metal" => WatchGpus::Expected,
-            _ => WatchGpus::IfTold,
+            backend => WatchGpus::Own {
+                index: self.index(),
+                numbering: self.numbering(),
+                expected: matches!(backend, "cuda" | "rocm" | "metal"),
+            },
         }
     }
 

@@ -11,13 +11,14 @@ use firebox_monitor::{
     Faster, Scaling, SettingKeys, Training, Usage, advice_on_trainings, timings_of_trainings,
 };
 use firebox_train::{
-    CHECKPOINT_FOLDER, DIVISIONS_FILE, DynamicScale, History, LossScale, Optimizer, TrainConfig,
+    CHECKPOINT_FOLDER, DIVISIONS_FILE, DynamicScale, History, LossScale, Optimizer, Outcome,
+    TrainConfig,
 };
 
 use crate::chain::Work;
 use crate::error::{PipelineError, at};
 use crate::folder::{Attempts, PIPELINE, replay};
-use crate::stages::{Run, training};
+use crate::stages::{Run, summary_of, training};
 use crate::{Kind, PipelineConfig, sub};
 
 /// Where the report lies and what its first line says.
@@ -41,7 +42,7 @@ pub(crate) fn complete(
     })?;
     let trainings = trainings(run, work);
     report.machine = machine(&usage, &trainings, &run.device.backend);
-    report.advice = advice(&usage, &trainings, run, is_divided(path));
+    report.advice = advice(&usage, &trainings, run, path);
     settle(&mut report, &attempts, path);
     let settings = path.join(PIPELINE);
     report.configuration = std::fs::read_to_string(&settings).map_err(at(&settings))?;
@@ -91,7 +92,8 @@ fn machine(usage: &Usage, trainings: &[Training], backend: &str) -> Machine {
     let note = match usage.utilisation(on_gpu) {
         Some(utilisation) => Some(utilisation.sentence),
         None if on_gpu => Some(
-            "How busy the GPU was is not known: no driver that can be asked told of it.".to_owned(),
+            "How busy the GPU was is not known: no driver that can be asked told of it, or there are several and it is not known which of them it was."
+                .to_owned(),
         ),
         None => None,
     };
@@ -150,20 +152,25 @@ fn trainings(run: &Run<'_>, work: &Work<'_>) -> Vec<Training> {
         history.tell(&mut |event| usage.record(event));
         let settings = settings(run, &part.config, part.batch_size, part.keys);
         let divided = is_divided(&sub::path(work, &part.name));
-        let settings = firebox_monitor::Settings { divided, ..settings };
+        let stopped_early = part.outcome == Outcome::StoppedEarly;
+        let settings = firebox_monitor::Settings { divided, stopped_early, ..settings };
         Some(Training { name: part.name.clone(), usage, settings })
     });
     told.collect()
 }
 
-/// What stood out in the run and in the trainings within it, and the settings that would change it.
-fn advice(usage: &Usage, trainings: &[Training], run: &Run<'_>, divided: bool) -> Vec<Advice> {
+/// What stood out in the run in this folder and in the trainings within it, and the settings that would change it.
+fn advice(usage: &Usage, trainings: &[Training], run: &Run<'_>, path: &Path) -> Vec<Advice> {
     let keys = setting_keys(run.config);
     let own = settings(run, &training(run.config), run.config.loader.batch_size, keys);
     // Of a run that is made of trainings with batches of their own, `loader.batch_size` says nothing.
     let own = match trainings.iter().find(|_| !usage.has_steps()) {
         Some(training) => training.settings.clone(),
-        None => firebox_monitor::Settings { divided, ..own },
+        None => {
+            let ended = summary_of(path, run.keys).map(|summary| summary.outcome);
+            let stopped_early = ended == Some(Outcome::StoppedEarly);
+            firebox_monitor::Settings { divided: is_divided(path), stopped_early, ..own }
+        }
     };
     let found = firebox_monitor::advice(usage, &own).into_iter();
     let found = found.chain(advice_on_trainings(trainings));
@@ -194,6 +201,24 @@ fn faster(config: &PipelineConfig) -> Faster {
     }
 }
 
+/// What sizes the batches of a training, the least that it may be, and where it is written: `loader.tokens` has the
+/// place of any number of samples.
+fn sized(
+    config: &PipelineConfig,
+    batch_size: usize,
+    keys: SettingKeys,
+) -> (usize, usize, SettingKeys) {
+    match config.loader.tokens {
+        0 => (batch_size, 1, keys),
+        tokens => {
+            // A batch holds the longest sample. How long texts and whole series are is known with them.
+            let known = config.pipeline != Kind::Text && !config.window.whole;
+            let least = if known { config.window.length } else { 1 };
+            (tokens, least, SettingKeys { batch_size: "loader.tokens", ..keys })
+        }
+    }
+}
+
 /// The settings of a training that advice is about.
 fn settings(
     run: &Run<'_>,
@@ -208,9 +233,11 @@ fn settings(
             Scaling::Dynamic { initial, interval, floor }
         }
     };
+    let (batch_size, least_batch, keys) = sized(run.config, batch_size, keys);
     firebox_monitor::Settings {
         on_gpu: run.device.backend != "cpu",
         batch_size,
+        least_batch,
         divided: false,
         workers: run.config.loader.workers,
         prefetch: run.config.loader.prefetch,
@@ -225,6 +252,7 @@ fn settings(
         clip_value: train.clip_value,
         epochs: train.epochs,
         early_stopping: train.early_stopping.is_some(),
+        stopped_early: false,
         least_improvement: train.early_stopping.map_or(0.0, |early| early.min_delta),
         resume_every: train.checkpoint.resume_every,
     }
@@ -253,5 +281,34 @@ fn settle(report: &mut Report, attempts: &Attempts, path: &Path) {
             "{} lines of events.jsonl cannot be read; the curves and times of this report lack what they told",
             attempts.unreadable
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_so_many_steps_are_advised_by_their_own_key() {
+        let of = |text: &str, keys: SettingKeys| {
+            let config: PipelineConfig = toml::from_str(text).unwrap();
+            let (size, least, keys) = sized(&config, 64, keys);
+            (size, least, keys.batch_size)
+        };
+        let usual = SettingKeys::default();
+        let arm = SettingKeys { batch_size: "finetune.batch_size", ..usual };
+        let windows = "[window]\nlength = 60\n";
+        assert_eq!(of(windows, usual), (64, 1, "loader.batch_size"));
+        assert_eq!(of(windows, arm), (64, 1, "finetune.batch_size"));
+        let tokens = "[loader]\ntokens = 1200\n";
+        for keys in [usual, arm] {
+            let found = of(&format!("{windows}{tokens}"), keys);
+            assert_eq!(found, (1200, 60, "loader.tokens"));
+        }
+        // How long the longest is, is known with them.
+        let whole = format!("{tokens}{windows}whole = true");
+        assert_eq!(of(&whole, usual), (1200, 1, "loader.tokens"));
+        let texts = format!("pipeline = 'text'\n{tokens}[text]\npath = 'a.csv'\n[model.bert]\n");
+        assert_eq!(of(&texts, usual), (1200, 1, "loader.tokens"));
     }
 }

@@ -15,12 +15,12 @@ use firebox_eval::Reason;
 use firebox_export::ModelCard;
 use firebox_kernels::{CpuKernels, F32Products};
 
-use crate::PipelineConfig;
 use crate::batch_size;
 use crate::config::{Autotune, LARGEST_BATCH};
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::{Abilities, resolve};
+use crate::{Kind, PipelineConfig};
 use chosen::{Timed, choose, timed};
 
 /// What says how many threads compute.
@@ -78,7 +78,7 @@ pub(crate) fn settle(
         reasons.push(reason("learning rate", rate.to_string(), why.to_owned()));
     }
     if config.run.recompute {
-        let batch = filled(config.loader.batch_size, samples);
+        let batch = filled(&config, samples);
         let trade = || batch_size::recompute_trade(&config, batch, device);
         let Timed { found: why, reused, took } =
             timed(trade).map_err(|error| error.measuring("what `run.recompute` costs"))?;
@@ -98,8 +98,17 @@ fn what_is_measured(config: &PipelineConfig) -> &'static str {
     }
 }
 
-/// The samples of a batch of this size, of which a training set may have fewer.
-fn filled(batch: usize, samples: Option<usize>) -> usize {
+/// The samples of a training batch as it is written, of which a training set may have fewer. Under `loader.tokens`,
+/// those of the longest kind, as steps that are measured have them.
+fn filled(config: &PipelineConfig, samples: Option<usize>) -> usize {
+    let longest = match (config.pipeline, &config.text) {
+        (Kind::Text, Some(text)) => text.longest,
+        _ => config.window.length,
+    };
+    let batch = match config.loader.tokens {
+        0 => config.loader.batch_size,
+        tokens => (tokens / longest.max(1)).max(1),
+    };
     batch.min(samples.unwrap_or(batch).max(1))
 }
 
@@ -365,6 +374,27 @@ mod tests {
         config.loader.batch_size = 8;
         let (reason, reused) = measured(&config, Some(100));
         assert!(reason.contains("with batches of 8") && !reused, "{reason}");
+        // As many windows of ten steps as are in a batch of so many steps, whatever stands beside that.
+        config.loader.tokens = 69;
+        let (reason, reused) = measured(&config, Some(100));
+        assert!(reason.contains("with batches of 6") && !reused, "{reason}");
+    }
+
+    #[test]
+    fn a_batch_of_steps_has_as_many_samples_as_it_holds() {
+        let of = |text: &str, samples| {
+            let mut config: PipelineConfig = toml::from_str(text).unwrap();
+            config.loader.batch_size = 7;
+            filled(&config, samples)
+        };
+        let windows = "[window]\nlength = 60\n[loader]\ntokens = ";
+        assert_eq!(of(&format!("{windows}0"), None), 7);
+        assert_eq!(of(&format!("{windows}1199"), None), 19);
+        assert_eq!(of(&format!("{windows}1199"), Some(5)), 5);
+        // Of whole series, which may be longer than that, one.
+        assert_eq!(of(&format!("{windows}59"), None), 1);
+        let texts = format!("{}\n[loader]\ntokens = 100", KINDS[5]);
+        assert_eq!(of(&texts, None), 8);
     }
 
     /// Each kind of pipeline with models that a step of takes milliseconds.
@@ -416,6 +446,11 @@ mod tests {
             let said = settled(&config, "cpu").unwrap_err().to_string();
             assert!(said.contains(own) && said.contains("leave loader.batch_size out"), "{said}");
         }
+        let mut config = small();
+        (config.loader.batch_size, config.loader.tokens) = (0, 400);
+        let said = settled(&config, "cpu").unwrap_err().to_string();
+        assert!(said.contains("sizes no training batch beside `loader.tokens`"), "{said}");
+        assert!(said.contains("leave loader.batch_size out"), "{said}");
     }
 
     #[test]

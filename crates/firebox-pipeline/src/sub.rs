@@ -9,7 +9,7 @@ use burn::module::Module;
 use firebox_core::{Event, Key, Listener, count};
 use firebox_eval::loss;
 use firebox_monitor::SettingKeys;
-use firebox_train::{Data, FixedScale, Objective, TrainConfig, TrainError, Trained};
+use firebox_train::{Data, FixedScale, Objective, Outcome, TrainConfig, TrainError, Trained};
 
 use crate::chain::Work;
 use crate::error::PipelineError;
@@ -57,6 +57,8 @@ pub(crate) struct Part {
     pub(crate) batch_size: usize,
     pub(crate) keys: SettingKeys,
     pub(crate) config: TrainConfig,
+    /// How it ended.
+    pub(crate) outcome: Outcome,
 }
 
 impl Run<'_> {
@@ -128,7 +130,8 @@ impl Run<'_> {
         let train = || firebox_train::train(model, objective, data, config, &run);
         let trained = self.device.run(train).map_err(|error| by_own_keys(error, sub))?;
         let Sub { batch_size, keys, .. } = *sub;
-        let part = Part { name: sub.name.to_owned(), batch_size, keys, config: config.clone() };
+        let (name, config) = (sub.name.to_owned(), config.clone());
+        let part = Part { name, batch_size, keys, config, outcome: trained.summary.outcome };
         work.parts.lock().unwrap_or_else(PoisonError::into_inner).push(part);
         Ok(trained)
     }

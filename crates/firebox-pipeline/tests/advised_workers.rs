@@ -105,6 +105,7 @@ fn advised(usage: &Usage) -> (usize, f64) {
         // Nothing that computes is asked to share with what reads.
         on_gpu: true,
         batch_size: BATCH,
+        least_batch: 1,
         divided: false,
         workers: 0,
         prefetch: 4,
@@ -119,6 +120,7 @@ fn advised(usage: &Usage) -> (usize, f64) {
         clip_value: None,
         epochs: 1,
         early_stopping: false,
+        stopped_early: false,
         least_improvement: 0.0,
         resume_every: None,
     };

@@ -148,7 +148,6 @@ pub(crate) use restart::{
 mod restart {
     use std::ffi::{CString, OsString, c_char, c_int};
     use std::os::unix::ffi::OsStringExt;
-    use std::path::Path;
     use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
     use std::sync::{Arc, OnceLock};
     use std::time::Duration;
@@ -248,7 +247,7 @@ mod restart {
 
     /// From now on, what this process may hold ends before the limit of its control group.
     pub(crate) fn heed_group() {
-        if let Some(limit) = limit_of_group() {
+        if let Some(limit) = memory::group_limit() {
             memory::limit_to((limit as f64 * SHARE_OF_GROUP) as u64);
         }
     }
@@ -324,29 +323,6 @@ mod restart {
             anew.begin();
         }
         BEGINS.store(false, Ordering::SeqCst);
-    }
-
-    /// The smallest limit on the memory of this process's control group and those around it, in bytes.
-    fn limit_of_group() -> Option<u64> {
-        let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-        let limits = groups.lines().filter_map(|line| {
-            // The second version has one hierarchy, without a name; the first has one for memory.
-            let (root, own, file) = match line.split_once("::/") {
-                Some((_, own)) => ("/sys/fs/cgroup", own, "memory.max"),
-                None => {
-                    let (_, own) = line.split_once(":memory:/")?;
-                    ("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes")
-                }
-            };
-            let own = Path::new(root).join(own);
-            let around = own.ancestors().take_while(|group| group.starts_with(root));
-            // Without a limit, the one says `max` and the other more than there is.
-            let limit = |group: &Path| {
-                std::fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok()
-            };
-            around.filter_map(limit).min()
-        });
-        limits.min()
     }
 }
 

@@ -171,7 +171,8 @@ fn ended_while_falling(usage: &Usage, settings: &Settings) -> Option<Advice> {
     let (since, before) = counted?;
     let fall = 1.0 - loss / before;
     let lowest = epochs.iter().all(|(_, other)| loss <= other);
-    let ended = settings.early_stopping && last.epoch < settings.epochs && since.epoch < last.epoch;
+    // A limit on steps ends it as well.
+    let ended = settings.stopped_early && last.epoch < settings.epochs && since.epoch < last.epoch;
     if !ended || !lowest || *before <= 0.0 || fall < STILL_FALLING {
         return None;
     }
@@ -199,15 +200,20 @@ pub(super) fn still_falling(usage: &Usage, settings: &Settings) -> Option<Advice
         return Some(ended);
     }
     let epochs = validated(usage);
-    let [.., (_, before), (last, loss)] = &epochs[..] else { return None };
+    let [.., (since, before), (last, loss)] = &epochs[..] else { return None };
     let fall = 1.0 - loss / before;
     let lowest = epochs.iter().all(|(_, other)| loss <= other);
     if !lowest || fall < STILL_FALLING || *before <= 0.0 || last.epoch < settings.epochs {
         return None;
     }
+    // Not every epoch may be validated.
+    let when = match since.epoch + 1 == last.epoch {
+        true => "in the last epoch".to_owned(),
+        false => format!("since epoch {}", since.epoch),
+    };
     some(
         format!(
-            "the validation loss still fell by {} in the last epoch ({} to {})",
+            "the validation loss still fell by {} {when} ({} to {})",
             percent(fall),
             significant(*before),
             significant(*loss)

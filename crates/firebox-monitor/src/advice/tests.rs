@@ -8,6 +8,7 @@ fn settings() -> Settings {
     Settings {
         on_gpu: false,
         batch_size: 64,
+        least_batch: 1,
         divided: false,
         workers: 1,
         prefetch: 2,
@@ -22,6 +23,7 @@ fn settings() -> Settings {
         clip_value: None,
         epochs: 8,
         early_stopping: true,
+        stopped_early: false,
         least_improvement: 0.001,
         resume_every: None,
     }
@@ -225,20 +227,33 @@ fn each_finding_has_its_figure_and_its_setting() {
     // Little of it, or much that buckets would leave.
     assert!(padded(0.19, 0.0).contains("nothing stood out"));
     assert!(padded(0.5, 0.3).contains("nothing stood out"));
-    let save = Event::Checkpoint {
-        step: 1,
+    let save = |step| Event::Checkpoint {
+        step,
         path: String::new(),
         blocked_milliseconds: 100.0,
         save_milliseconds: 1.0,
         bytes: 1,
     };
     let every = Settings { resume_every: Some(5), ..settings() };
-    check(&one(save), &every, &["50.0 % of the time", "resume_every` from 5 to 20"]);
+    check(&one(save(5)), &every, &["50.0 % of the time", "resume_every` from 5 to 20"]);
+    // It did not cause those at the ends of epochs.
+    let closing = [step(5, 100.0, 1.0, 1.0), epoch(5, 1.0, 1.0), save(5)];
+    check(&closing, &every, &["50.0 % of the time", "-> `train.checkpoint.keep` to `final-only`"]);
     check(
         &one(machine(0.95, 950, 0.0)),
         &settings(),
         &["950 B of 1.0 kB of memory in use (95.0 %)", "batch_size` from 64 to 32"],
     );
+    // Steps of a batch in place of samples, at least those of a window, also where others of its keys are its own.
+    let full = one(machine(0.95, 950, 0.0));
+    let keys = SettingKeys { batch_size: "loader.tokens", ..SettingKeys::default() };
+    let tokens = Settings { batch_size: 1000, least_batch: 400, keys, ..settings() };
+    let smaller = "`loader.tokens` from 1000 to 500 with `train.accumulate` doubled, or end";
+    check(&full, &tokens, &[smaller]);
+    let least = Settings { least_batch: 501, ..tokens.clone() };
+    check(&full, &least, &["the model to a smaller one"]);
+    let keys = SettingKeys { epochs: "finetune.epochs", ..keys };
+    check(&full, &Settings { keys, ..tokens }, &["`loader.tokens` from 1000 to 500, or end"]);
     let faults = one(machine(0.95, 1, 250.0));
     let smaller = ["serve 250 page faults a second", "batch_size` from 64 to 32", "`run.cache`"];
     check(&faults, &settings(), &smaller);
@@ -270,7 +285,11 @@ fn each_finding_has_its_figure_and_its_setting() {
         ..MachineSample::default()
     });
     let on_gpu = Settings { on_gpu: true, ..settings() };
-    check(&one(gpu), &on_gpu, &["95.0 % of a GPU's memory"]);
+    check(&one(gpu.clone()), &on_gpu, &["95.0 % of a GPU's memory"]);
+    // Of two it is not known whose memory is whose.
+    let Event::Machine(mut two) = gpu else { panic!() };
+    two.gpus.push(GpuSample { index: 1, ..two.gpus[0].clone() });
+    check(&one(Event::Machine(two)), &on_gpu, &["nothing stood out"]);
 }
 
 #[test]
@@ -411,9 +430,16 @@ fn epochs_that_were_too_many_or_too_few_are_told() {
         "fell, by 83.3 % since epoch 1",
         "`train.early_stopping.min_delta` from 0.001 to 0",
     ];
-    check(&small, &settings(), &ended);
+    let stopped = Settings { stopped_early: true, ..settings() };
+    check(&small, &stopped, &ended);
+    // `train.max_steps` may have ended it.
+    check(&small, &settings(), &["nothing stood out"]);
+    // Every third epoch was validated, and the last.
+    let seldom = [3, 6, 8].map(|number| epoch(number, 0.1, 1.0 / number as f64));
+    let seldom = [vec![step(1, 1.0, 0.0, 1.0)], seldom.to_vec()].concat();
+    check(&seldom, &settings(), &["still fell by 25.0 % since epoch 6", "from 8 to 16"]);
     // Stopped before its last epoch, or level at the end: neither.
-    check(&run(&[1.0, 0.9]), &settings(), &["nothing stood out"]);
+    check(&run(&[1.0, 0.9]), &stopped, &["nothing stood out"]);
     let level = run(&[1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.399]);
     check(&level, &settings(), &["nothing stood out"]);
 }

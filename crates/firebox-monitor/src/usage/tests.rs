@@ -141,6 +141,53 @@ fn a_device_that_is_not_busy_has_a_cause() {
 }
 
 #[test]
+fn of_several_gpus_none_is_taken_for_that_of_the_run() {
+    let of = |shares: &[f64]| {
+        let gpus = shares.iter().map(|share| GpuSample {
+            utilisation: Some(*share),
+            memory_used_bytes: Some((100.0 * share) as u64),
+            memory_bytes: Some(100),
+            ..GpuSample::default()
+        });
+        let sample = MachineSample { seconds: 1.0, ..MachineSample::default() };
+        Event::Machine(MachineSample { gpus: gpus.collect(), ..sample })
+    };
+    // The other one is another's.
+    let both = usage(&[started("train"), of(&[0.25, 1.0])]);
+    assert_eq!((both.utilisation(true), both.gpu_memory), (None, 0.0));
+    // One attempt may know it, and another not.
+    let known = usage(&[started("train"), of(&[0.25]), of(&[0.25, 1.0]), of(&[0.75])]);
+    assert_eq!((known.utilisation(true).unwrap().share, known.gpu_memory), (0.5, 0.75));
+}
+
+#[test]
+fn saves_within_epochs_are_told_from_those_that_end_them() {
+    let save = |step| Event::Checkpoint {
+        step,
+        path: String::new(),
+        blocked_milliseconds: 1.0,
+        save_milliseconds: 1.0,
+        bytes: 1,
+    };
+    let epoch = |epoch, step| Event::Epoch {
+        epoch,
+        step,
+        train_loss: 1.0,
+        validation_loss: None,
+        best: true,
+        seconds: 1.0,
+    };
+    let found = |saves: &[u64]| {
+        let mut events: Vec<Event> = saves.iter().map(|step| save(*step)).collect();
+        events.extend([epoch(1, 10), epoch(2, 20)]);
+        usage(&events).saves_within_epochs(5)
+    };
+    assert!(found(&[5]) && found(&[10, 15, 20]));
+    // Ends of epochs; the start, for a rollback; and an interruption, which comes after any step.
+    assert!(!found(&[]) && !found(&[10, 20]) && !found(&[0, 10]) && !found(&[7]));
+}
+
+#[test]
 fn steps_that_are_told_again_replace_those_before() {
     let resumed = Event::RunStarted {
         run: "r".to_owned(),

@@ -46,6 +46,13 @@ pub(crate) fn check_sized(
     config: &PipelineConfig,
     device: &ChosenDevice,
 ) -> Result<(), PipelineError> {
+    if config.loader.tokens != 0 {
+        return Err(PipelineError::Setting(
+            "`loader.batch_size` is auto, and it sizes no training batch beside `loader.tokens`, which does\n  \
+             leave loader.batch_size out, or loader.tokens to have a batch measured"
+                .to_owned(),
+        ));
+    }
     match config.pipeline.chain().own_batches(config) {
         Some(own) => Err(PipelineError::Setting(format!(
             "`loader.batch_size` is auto, and it sizes no training batch of this pipeline: {own} does\n  \
@@ -110,8 +117,12 @@ fn begin(config: &PipelineConfig, device: &ChosenDevice) -> Result<(), PipelineE
 fn counted(device: &ChosenDevice) -> Result<u64, PipelineError> {
     free(device).ok_or_else(|| {
         let class = device_class(&device.description);
+        let several = match device.backend.as_str() {
+            "cuda" => ", or it is not known which of several cards it is: with CUDA_DEVICE_ORDER=PCI_BUS_ID it is, unless a part of a card is meant",
+            _ => "",
+        };
         PipelineError::Setting(format!(
-            "`loader.batch_size` is auto, and this device or program reports no memory to measure it by\n  \
+            "`loader.batch_size` is auto, and this device or program reports no memory to measure it by{several}\n  \
              set loader.batch_size to a number, such as {}: the guess for the class `{}`",
             class.batch_size, class.name
         ))
@@ -122,7 +133,7 @@ fn counted(device: &ChosenDevice) -> Result<u64, PipelineError> {
 fn free(device: &ChosenDevice) -> Option<u64> {
     match device.backend.as_str() {
         "cpu" => memory::held().and(room()),
-        // The driver numbers its cards as CUDA does; whose memory others use is not known.
+        // Whose memory others use is not known, nor in every environment which card is meant.
         "cuda" => firebox_monitor::free_gpu_memory(device.index(), device.numbering()),
         _ => None,
     }

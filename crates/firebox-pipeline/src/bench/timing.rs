@@ -9,7 +9,7 @@ use firebox_core::{Event, Key, Listener, Precision, Requests, Stream};
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, Place, Source, TrainLoader, TrainSource};
 use firebox_models::Loss;
-use firebox_monitor::{WatchGpus, sampled};
+use firebox_monitor::sampled;
 use firebox_train::{
     AverageConfig, CheckpointConfig, Constant, Data, DynamicScale, Keep, LossScale, Objective, Run,
     Schedule, Streams, TrainConfig,
@@ -189,7 +189,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
                 stop.store(steps.over, Ordering::Relaxed);
             }
             Event::Machine(sample) => {
-                // Others may be at work on others; which card is meant is not told by every backend.
+                // That of the device alone, or all where it is not known which one that is.
                 let busy = sample.gpus.iter().filter_map(|gpu| gpu.utilisation);
                 steps.sample(busy.max_by(f64::total_cmp));
             }
@@ -198,7 +198,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
     };
     let (mut watching, mut parts, mut on_device, mut place) = (None, None, None, None);
     // The processor's own time tells its utilisation without a sampler.
-    sampled(if gpu { GPU_PERIOD } else { 0.0 }, WatchGpus::IfTold, &listener, || {
+    sampled(if gpu { GPU_PERIOD } else { 0.0 }, device.watched(), &listener, || {
         if config.evaluate {
             // As a run validates.
             let (once, times) = noise.once();

@@ -7,7 +7,7 @@ use crate::device::ChosenDevice;
 /// What the examined device has besides types of numbers, as far as it can be asked.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Hardware {
-    /// Memory, MiB.
+    /// Memory, MiB; of a processor what this process may use, which its control group may limit.
     pub memory_mib: Option<f64>,
     /// Version of the driver.
     pub driver: Option<String>,
@@ -29,8 +29,10 @@ impl Hardware {
     fn of_processor() -> Self {
         let mut system = sysinfo::System::new();
         system.refresh_memory();
+        let machine = system.total_memory();
+        let memory = firebox_monitor::group_limit().map_or(machine, |limit| limit.min(machine));
         Self {
-            memory_mib: Some(mib(system.total_memory())).filter(|mib| *mib > 0.0),
+            memory_mib: Some(mib(memory)).filter(|mib| *mib > 0.0),
             int8: has_int8(),
             ..Self::default()
         }

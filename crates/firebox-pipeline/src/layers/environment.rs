@@ -44,7 +44,7 @@ const TOP: [&str; 18] = [
 
 /// The settings among these variables, in the order of their names.
 pub(super) fn of_environment(
-    environment: impl IntoIterator<Item = (String, String)>,
+    environment: Vec<(String, String)>,
 ) -> Result<Vec<Setting>, ConfigError> {
     let mut settings = Vec::new();
     for (name, value) in environment {

@@ -82,7 +82,7 @@ pub fn load(
     environment: impl IntoIterator<Item = (String, String)>,
     settings: &[String],
 ) -> Result<PipelineConfig, ConfigError> {
-    parse(file, &text_of(file)?, environment, settings)
+    parse(file, &text_of(file)?, environment.into_iter().collect(), settings)
 }
 
 /// These settings of data with `settings` (`data.a=value`) over them. Errors name them as `of`.
@@ -95,7 +95,7 @@ pub(crate) fn of_data(
     let text = toml::to_string(&whole).map_err(|error| {
         PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
     })?;
-    Ok(parse(Path::new(of), &text, [], settings)?.data)
+    Ok(parse(Path::new(of), &text, vec![], settings)?.data)
 }
 
 pub(crate) fn text_of(file: &Path) -> Result<String, ConfigError> {
@@ -103,10 +103,12 @@ pub(crate) fn text_of(file: &Path) -> Result<String, ConfigError> {
     read.map_err(|source| ConfigError::Read { path: file.to_path_buf(), source })
 }
 
+/// [`load`] of a text. Not generic: whoever calls a generic function compiles all that it calls, and this is the reading
+/// of every settings key.
 pub(crate) fn parse(
     file: &Path,
     text: &str,
-    environment: impl IntoIterator<Item = (String, String)>,
+    environment: Vec<(String, String)>,
     settings: &[String],
 ) -> Result<PipelineConfig, ConfigError> {
     let mut figment = Figment::from(Serialized::globals(table_of(file, text)?));
@@ -161,7 +163,7 @@ pub(crate) fn laid_over(
     environment: &[(String, String)],
     settings: &[String],
 ) -> Result<Vec<(String, String)>, ConfigError> {
-    let mut all = of_environment(environment.iter().cloned())?;
+    let mut all = of_environment(environment.to_vec())?;
     for setting in settings {
         all.push(of_flag(setting)?);
     }
@@ -200,7 +202,8 @@ mod tests {
         environment: &[(&str, &str)],
         settings: &[&str],
     ) -> Result<PipelineConfig, ConfigError> {
-        let environment = environment.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned()));
+        let environment =
+            environment.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
         let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
         parse(Path::new("folder/a.toml"), text, environment, &settings)
     }

@@ -78,6 +78,14 @@ impl Prepared {
         environment: impl IntoIterator<Item = (String, String)>,
         settings: &[String],
     ) -> Result<Self, PipelineError> {
+        Self::read(source, environment.into_iter().collect(), settings)
+    }
+
+    fn read(
+        source: &Source,
+        environment: Vec<(String, String)>,
+        settings: &[String],
+    ) -> Result<Self, PipelineError> {
         let (file, resumed) = match source {
             Source::File(file) => (file.clone(), None),
             Source::Resume { run, file } => {
@@ -85,7 +93,6 @@ impl Prepared {
                 (folder.join(folder::PIPELINE), Some(folder))
             }
         };
-        let environment: Vec<(String, String)> = environment.into_iter().collect();
         let mut config = layers::load(&file, environment.clone(), settings)?;
         check(&config)?;
         // The file of a run has every key.

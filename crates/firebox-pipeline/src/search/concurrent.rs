@@ -7,7 +7,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use firebox_core::{Event, Listener, MachineSample};
+use firebox_core::{Event, GpuSample, Listener, MachineSample};
 use serde::{Deserialize, Serialize};
 
 /// Share of the device's time above which nothing is gained by another trial (Firebox's own; the guides
@@ -202,10 +202,19 @@ impl Drop for Closing<'_> {
     }
 }
 
+/// What the device did, if it is a GPU. Of several that were sampled it is not known which one is meant, and others may
+/// be at work on each.
+fn own_gpu(sample: &MachineSample) -> Option<&GpuSample> {
+    match &sample.gpus[..] {
+        [own] => Some(own),
+        _ => None,
+    }
+}
+
 /// Share of the device's time in which it worked, if it is known.
 fn busy(sample: &MachineSample, gpu: bool) -> Option<f64> {
     if gpu {
-        return sample.gpus.iter().filter_map(|gpu| gpu.utilisation).max_by(f64::total_cmp);
+        return own_gpu(sample)?.utilisation;
     }
     (sample.threads > 0).then(|| sample.cpu_threads / f64::from(sample.threads))
 }
@@ -214,12 +223,13 @@ fn busy(sample: &MachineSample, gpu: bool) -> Option<f64> {
 /// known has no room.
 fn has_room(sample: &MachineSample, gpu: bool, running: usize) -> bool {
     let fits = |used: u64, free: u64| used as f64 / running as f64 <= ROOM * free as f64;
-    let of_gpu = |gpu: &firebox_core::GpuSample| {
+    let on_gpu = || {
+        let gpu = own_gpu(sample)?;
         let (used, all) = (gpu.memory_used_bytes?, gpu.memory_bytes?);
         Some(fits(used, all.saturating_sub(used)))
     };
     let on_host = fits(sample.resident_bytes, sample.available_bytes);
-    on_host && (!gpu || sample.gpus.iter().all(|gpu| of_gpu(gpu) == Some(true)))
+    on_host && (!gpu || on_gpu() == Some(true))
 }
 
 impl Listener for Gate<'_> {
@@ -245,7 +255,7 @@ impl Listener for Gate<'_> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use firebox_core::{GpuSample, Silent};
+    use firebox_core::Silent;
 
     use super::*;
 
@@ -311,6 +321,12 @@ mod tests {
         let unknown = |_: usize| sample(0.0);
         let gate = Gate::new(Concurrent::Auto, true, 8, &Silent);
         assert_eq!(after(&gate, unknown, 100), 1, "nobody tells what the GPU does");
+        let several = |trials: usize| {
+            let gpus = [1, 2].map(|share| on_gpu(0.1 * f64::from(share), 10).gpus.remove(0));
+            MachineSample { gpus: gpus.to_vec(), ..sample(0.1 * trials as f64) }
+        };
+        let gate = Gate::new(Concurrent::Auto, true, 8, &Silent);
+        assert_eq!(after(&gate, several, 100), 1, "nobody tells which GPU is meant");
     }
 
     #[test]

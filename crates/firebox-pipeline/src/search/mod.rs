@@ -105,7 +105,15 @@ impl Search {
         settings: &[String],
         stop: &Arc<AtomicBool>,
     ) -> Result<Self, PipelineError> {
-        let environment: Vec<(String, String)> = environment.into_iter().collect();
+        Self::open_with(source, environment.into_iter().collect(), settings, stop)
+    }
+
+    fn open_with(
+        source: &SearchSource,
+        environment: Vec<(String, String)>,
+        settings: &[String],
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self, PipelineError> {
         let settings = settings.to_vec();
         let (file, text, joined) = match source {
             SearchSource::File(file) => (file.clone(), layers::text_of(file)?, None),
@@ -335,7 +343,7 @@ impl Search {
         // In one change: of two that begin at the same time, one finds what the other has set.
         let known = study.claim_system_attribute(PIPELINE, &self.text.clone().into())?;
         if let Some(text) = known.as_ref().and_then(|text| text.as_str()) {
-            let theirs = layers::parse(&self.kept_in(), text, [], &[])?;
+            let theirs = layers::parse(&self.kept_in(), text, vec![], &[])?;
             same_search(&self.name, file, &self.config, &theirs)?;
             if with_file {
                 study.set_system_attribute(PIPELINE, &self.text.clone().into())?;
@@ -380,7 +388,7 @@ impl Search {
                 value.map_err(|source| StudyError::Parameter { name: key.clone(), source })?;
             settings.push(space::setting(key, &value));
         }
-        let mut config = layers::parse(&self.kept_in(), &self.text, [], &settings)?;
+        let mut config = layers::parse(&self.kept_in(), &self.text, vec![], &settings)?;
         prepared::check(&config)?;
         config.search = None;
         Ok(config)

@@ -193,9 +193,16 @@ pub(super) fn setting(key: &str, value: &Value) -> String {
     format!("{key}={}", text(value))
 }
 
+/// What TOML reads back as the same.
 fn text(value: &Value) -> String {
-    // Floats with all their digits, texts in quotes: what TOML reads back as the same.
-    value.to_string()
+    match value {
+        // Not as Rust writes texts, which escapes many characters in a way that TOML does not know.
+        Value::Choice(Choice::Text(text)) => toml::Value::String(text.clone()).to_string(),
+        // TOML writes it small alone.
+        Value::Choice(Choice::Float(number)) if number.is_nan() => "nan".to_owned(),
+        // Floats with all their digits.
+        _ => value.to_string(),
+    }
 }
 
 fn wrong(key: &str, what: &str) -> PipelineError {
@@ -266,7 +273,7 @@ mod tests {
                 "[search]\nobjective = \"{objective}\"\n[search.space]\n{key} = {{ low = 1, high = 3 }}\n"
             );
             let search =
-                layers::parse(Path::new("p.toml"), &text, [], &[]).unwrap().search.unwrap();
+                layers::parse(Path::new("p.toml"), &text, vec![], &[]).unwrap().search.unwrap();
             space(&search.space, &search.objectives).err().map(|error| error.to_string())
         };
         let mask = r#""model.bilstm-mae.mask.patch.length""#;
@@ -282,11 +289,41 @@ mod tests {
     }
 
     #[test]
+    fn texts_reach_the_pipeline_as_they_are() {
+        for text in [
+            "adamw",
+            "",
+            "a \"b\" 'c' \\d",
+            "two\nlines\tand more",
+            "全角\u{3000}空白",
+            "no\u{a0}break",
+            "e\u{301}",
+            "\u{1b}[1m\0",
+            "true",
+            "3",
+        ] {
+            let setting = setting("key", &Value::Choice(Choice::Text(text.to_owned())));
+            let read: toml::Table = toml::from_str(&setting).unwrap();
+            assert_eq!(read["key"].as_str(), Some(text), "{setting}");
+        }
+    }
+
+    #[test]
+    fn floats_reach_the_pipeline_as_they_are() {
+        for float in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e-300, -0.1, 2.0] {
+            let setting = setting("key", &Value::Choice(Choice::Float(float)));
+            let read: toml::Table = toml::from_str(&setting).unwrap();
+            let found = read["key"].as_float().unwrap();
+            assert!(found == float || (found.is_nan() && float.is_nan()), "{setting}");
+        }
+    }
+
+    #[test]
     fn a_choice_that_cannot_be_is_told_with_its_key_and_the_way_out() {
         let said = |entry: &str| {
             let text = format!("[search.space]\n{entry}\n");
             let file = Path::new("p.toml");
-            let read = |settings: &[String]| layers::parse(file, &text, [], settings);
+            let read = |settings: &[String]| layers::parse(file, &text, vec![], settings);
             let search = read(&[]).unwrap().search.unwrap_or_default();
             let space = space(&search.space, &search.objectives).unwrap();
             let checked = check_schema(&space, |settings| Ok(read(settings).map(drop)?));

@@ -64,7 +64,7 @@ pub(super) fn choose(
         Resolution::Measure(candidates) => {
             let candidates = allowed(config, candidates);
             if sized {
-                let batch = filled(config.loader.batch_size, samples);
+                let batch = filled(config, samples);
                 let precision = || compare(config, &candidates, Batch::Written(batch), device);
                 return Ok((timed(precision)?, None));
             }

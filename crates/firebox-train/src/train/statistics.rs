@@ -20,7 +20,7 @@ impl<M: Module> Session<'_, M> {
     /// Gives the average statistics that belong to its weights, if it is what will be validated: the means of those of
     /// some training batches, the first ones of the next epoch, whose masks and dropout are the same every time. Source:
     /// `torch.optim.swa_utils.update_bn`, which takes all batches. Where a normalisation is frozen, its statistics are the
-    /// latest, and so are those of all others.
+    /// latest, and so are those of all others; so they are where every part is a single window, and that is told.
     ///
     /// # Errors
     /// As those of a step, and if it is told to stop meanwhile.
@@ -48,8 +48,11 @@ impl<M: Module> Session<'_, M> {
             let parts = [work, BatchWork::Step].map(|work| self.divisions.parts(work, step));
             let parts = parts[0].max(parts[1]);
             match if_memory_lasts(|| self.pass(objective, train, count, parts))? {
-                Some(model) => {
+                Some((model, passes)) => {
                     self.average.take_statistics(&model);
+                    if passes == 0 {
+                        self.tell_no_statistics(parts);
+                    }
                     return Ok(());
                 }
                 None => self.divide(work, step, parts)?,
@@ -58,14 +61,15 @@ impl<M: Module> Session<'_, M> {
     }
 
     /// The model with the averaged weights after forward passes of so many batches, each in `parts`, which left it the
-    /// means of their statistics. In no graph: autodiff would keep all that is never asked for a gradient.
+    /// means of their statistics, and the passes that were made. In no graph: autodiff would keep all that is never asked
+    /// for a gradient.
     fn pass<O: Objective<M>>(
         &mut self,
         objective: &O,
         train: &TrainLoader,
         count: u64,
         parts: u64,
-    ) -> Result<M, TrainError> {
+    ) -> Result<(M, u64), TrainError> {
         let model = self.average.apply(self.model.valid());
         let epoch = self.state.position.epoch + 1;
         let mut batches = train.epoch_beside(Position { epoch, batch: 0 });
@@ -94,6 +98,6 @@ impl<M: Module> Session<'_, M> {
             }
             self.watch.end();
         }
-        Ok(model)
+        Ok((model, passes))
     }
 }

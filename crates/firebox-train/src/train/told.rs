@@ -27,6 +27,8 @@ pub(super) struct Told {
     refused: bool,
     /// A validation loss is not finite.
     unbounded: bool,
+    /// Averaged weights have no statistics of their own.
+    no_statistics: bool,
 }
 
 /// Tells of a failure of the loader's threads within a second, where it ends the run later than that: after the step in
@@ -150,6 +152,19 @@ impl<M: Module> Session<'_, M> {
         let message = format!(
             "the system refused {refused} of the loader's threads, mostly for want of memory for their stacks: the others fill the batches, or training \
              itself; give the process more memory (ulimit -v and -d) or threads (ulimit -u), or set loader.workers to fewer"
+        );
+        self.run.listener.on(&Event::Warning { message });
+    }
+
+    /// Says, once, that averaged weights have the latest running statistics, because each batch is computed in so many
+    /// parts that all are single windows.
+    pub(super) fn tell_no_statistics(&mut self, parts: u64) {
+        if std::mem::replace(&mut self.told.no_statistics, true) {
+            return;
+        }
+        let message = format!(
+            "for want of memory each batch is computed in {parts} parts, which are single windows, and a normalisation may have no statistics of one: the averaged \
+             weights have the running statistics of the latest update in place of their own; give the training more memory, or set a smaller model or shorter windows"
         );
         self.run.listener.on(&Event::Warning { message });
     }
