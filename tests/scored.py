@@ -35,13 +35,14 @@ checked = 0
 for score in figures["scores"]:
     if score["output"] is None:
         continue
-    output, found = outputs[score["output"]], {"mae": [], "mase": [], "r2": []}
+    output, found = outputs[score["output"]], {"mae": [], "rmse": [], "mase": [], "r2": []}
     names = columns(score["forecaster"])
     assert len(names) == len(score["runs"]), (names, score["runs"])
     for name in names:
         truth, said, scale = errors(output, name)
         off = np.abs(truth - said)
         found["mae"].append(off.mean())
+        found["rmse"].append(np.sqrt((off**2).mean()))
         found["mase"].append((off / scale).mean())
         found["r2"].append(1 - ((truth - said) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
     for name, values in found.items():

@@ -231,7 +231,7 @@ fn the_forecaster_is_kept_and_forecasts_new_data_in_its_own_units() {
                 std::process::Command::new(&python).arg(script).arg(&run).output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success(), "{said}{}", errors(&output));
-            assert!(said.contains("24 scores of "), "{said}");
+            assert!(said.contains("32 scores of "), "{said}");
         }
         std::fs::remove_dir_all(folder.join("runs")).unwrap();
     }

@@ -105,6 +105,9 @@ fn begun(line: &str) -> Option<usize> {
     number.parse().ok().filter(|_| matches!(rest, "test" | "tests"))
 }
 
+/// What `cargo test` is asked for, one after the other: all but examples, which no test runs and clippy compiles.
+const PARTS: [&str; 2] = ["--tests", "--doc"];
+
 /// Runs `cargo test` on the workspace; `arguments` are passed to the test binaries.
 pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
     // The whole-program tests start this binary; built with the same features as the tests, it costs
@@ -113,10 +116,24 @@ pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
         0 => {}
         code => return Ok(code),
     }
+    let (mut passed, mut failed, mut skipped, mut succeeded) = (0, 0, 0, true);
+    for part in PARTS {
+        let (counts, status) = run_part(part, arguments)?;
+        passed += counts.passed;
+        failed += counts.failed;
+        skipped += counts.skipped;
+        succeeded &= status;
+    }
+    println!("\n{} passed, {failed} failed, {skipped} skipped", passed.saturating_sub(skipped));
+    Ok(if succeeded { 0 } else { 1 })
+}
+
+/// One of [`PARTS`]: what its tests said, and whether all of them passed.
+fn run_part(part: &str, arguments: &[String]) -> Result<(Counts, bool), String> {
     let mut command = cargo();
     command.env("FIREBOX_PROGRAM", program());
-    command.current_dir(root()).args(["test", "--release", "--workspace", "--no-fail-fast", "--"]);
-    command.arg("--show-output").args(arguments).stdout(Stdio::piped());
+    command.current_dir(root()).args(["test", "--release", "--workspace", "--no-fail-fast", part]);
+    command.args(["--", "--show-output"]).args(arguments).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start cargo: {error}"))?;
     let output = child.stdout.take().ok_or_else(|| std::io::Error::other("there is none"));
     // A closed terminal must not end the tests.
@@ -131,9 +148,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<u8, String> {
         }
     };
     let status = child.wait().map_err(|error| format!("cargo was lost: {error}"))?;
-    let passed = counts.passed.saturating_sub(counts.skipped);
-    println!("\n{passed} passed, {} failed, {} skipped", counts.failed, counts.skipped);
-    Ok(if status.success() { 0 } else { 1 })
+    Ok((counts, status.success()))
 }
 
 /// Reads the output of the tests to its end, and shows what is of interest.

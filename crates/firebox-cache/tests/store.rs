@@ -803,7 +803,7 @@ fn what_others_keep_in_a_bucket_is_made_by_one_at_a_time() {
         store.alone((TOKENS, key), &stop, waiting, work).unwrap();
     };
     std::thread::scope(|scope| (0..3).for_each(|_| drop(scope.spawn(one))));
-    assert!(waits.into_inner() <= 3);
+    assert!(waits.into_inner() <= 2, "the first one waited, too");
     let error = store.alone(
         (TOKENS, key),
         &stop,
