@@ -105,7 +105,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// A number as a value, marked where JSON has none such, so that [`write`] writes Python's token.
+/// A number as a value, marked where JSON has none such, so that [`write()`] writes Python's token.
 pub(crate) fn marked(value: f64) -> Value {
     if value.is_finite() {
         Value::from(value)
