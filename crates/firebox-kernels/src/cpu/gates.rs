@@ -56,6 +56,19 @@ unsafe fn quotient<S: Simd, C: Compute>(a: S::Vector, b: S::Vector) -> S::Vector
     unsafe { if C::COARSE { S::mul(a, S::reciprocal(b)) } else { S::div(a, b) } }
 }
 
+/// `e^-x`
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn falling<S: Simd, C: Compute>(x: S::Vector) -> S::Vector {
+    // SAFETY: the caller's promise is the one that `Simd` asks for.
+    unsafe {
+        let (scale, q) = power_of_two::<S, C>(S::mul(x, S::splat(-std::f32::consts::LOG2_E)));
+        S::fma(scale, q, scale)
+    }
+}
+
 /// `1 / (1 + e^-x)`
 ///
 /// # Safety
@@ -65,9 +78,7 @@ pub(super) unsafe fn sigmoid<S: Simd, C: Compute>(x: S::Vector) -> S::Vector {
     // SAFETY: the caller's promise is the one that `Simd` asks for.
     unsafe {
         let one = S::splat(1.0);
-        let t = S::mul(x, S::splat(-std::f32::consts::LOG2_E));
-        let (scale, q) = power_of_two::<S, C>(t);
-        quotient::<S, C>(one, S::add(one, S::fma(scale, q, scale)))
+        quotient::<S, C>(one, S::add(one, falling::<S, C>(x)))
     }
 }
 
@@ -80,16 +91,13 @@ pub(super) unsafe fn sigmoid<S: Simd, C: Compute>(x: S::Vector) -> S::Vector {
 pub(super) unsafe fn share_kept<S: Simd, C: Compute>(x: S::Vector) -> S::Vector {
     // SAFETY: the caller's promise is the one that `Simd` asks for.
     unsafe {
-        let one = S::splat(1.0);
-        let t = S::mul(x, S::splat(-std::f32::consts::LOG2_E));
-        let (scale, q) = power_of_two::<S, C>(t);
-        let rest = S::fma(scale, q, scale);
-        let estimate = quotient::<S, C>(one, S::add(one, rest));
+        let estimate = sigmoid::<S, C>(x);
         if !C::COARSE {
             return estimate;
         }
         // Newton's step for the reciprocal doubles the digits of the processor's estimate.
-        let error = S::sub(S::sub(one, estimate), S::mul(rest, estimate));
+        let rest = falling::<S, C>(x);
+        let error = S::sub(S::sub(S::splat(1.0), estimate), S::mul(rest, estimate));
         S::fma(estimate, error, estimate)
     }
 }
