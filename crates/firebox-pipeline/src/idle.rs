@@ -51,7 +51,7 @@ pub(crate) fn told(
         return Ok(vec![]);
     }
     let text = layers::text_of(file)?;
-    let of_file = idle(&layers::parse(file, &text, vec![], &[])?);
+    let of_file = idle(&layers::parse(file, &text, &[], &[])?);
     let usual = PipelineConfig {
         finetune: Some(FinetuneConfig::default()),
         forecast: Some(ForecastConfig::default()),

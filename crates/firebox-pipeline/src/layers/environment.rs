@@ -44,20 +44,21 @@ const TOP: [&str; 18] = [
 
 /// The settings among these variables, in the order of their names.
 pub(super) fn of_environment(
-    environment: Vec<(String, String)>,
+    environment: &[(String, String)],
 ) -> Result<Vec<Setting>, ConfigError> {
     let mut settings = Vec::new();
     for (name, value) in environment {
-        if is_no_setting(&name) {
+        if is_no_setting(name) {
             continue;
         }
         let Some(path) = name.strip_prefix("FIREBOX_") else {
-            refuse_small_letters(&name)?;
+            refuse_small_letters(name)?;
             continue;
         };
         let path = key_of(path);
-        refuse_unknown(&name, &path)?;
-        settings.push(Setting { layer: format!("environment variable {name}"), path, value });
+        refuse_unknown(name, &path)?;
+        let (layer, value) = (format!("environment variable {name}"), value.clone());
+        settings.push(Setting { layer, path, value });
     }
     settings.sort();
     Ok(settings)

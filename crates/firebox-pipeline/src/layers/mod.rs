@@ -82,7 +82,8 @@ pub fn load(
     environment: impl IntoIterator<Item = (String, String)>,
     settings: &[String],
 ) -> Result<PipelineConfig, ConfigError> {
-    parse(file, &text_of(file)?, environment.into_iter().collect(), settings)
+    let environment: Vec<_> = environment.into_iter().collect();
+    parse(file, &text_of(file)?, &environment, settings)
 }
 
 /// These settings of data with `settings` (`data.a=value`) over them. Errors name them as `of`.
@@ -95,7 +96,7 @@ pub(crate) fn of_data(
     let text = toml::to_string(&whole).map_err(|error| {
         PipelineError::Setting(format!("the settings cannot be written as TOML: {error}"))
     })?;
-    Ok(parse(Path::new(of), &text, vec![], settings)?.data)
+    Ok(parse(Path::new(of), &text, &[], settings)?.data)
 }
 
 pub(crate) fn text_of(file: &Path) -> Result<String, ConfigError> {
@@ -108,7 +109,7 @@ pub(crate) fn text_of(file: &Path) -> Result<String, ConfigError> {
 pub(crate) fn parse(
     file: &Path,
     text: &str,
-    environment: Vec<(String, String)>,
+    environment: &[(String, String)],
     settings: &[String],
 ) -> Result<PipelineConfig, ConfigError> {
     let mut figment = Figment::from(Serialized::globals(table_of(file, text)?));
@@ -163,7 +164,7 @@ pub(crate) fn laid_over(
     environment: &[(String, String)],
     settings: &[String],
 ) -> Result<Vec<(String, String)>, ConfigError> {
-    let mut all = of_environment(environment.to_vec())?;
+    let mut all = of_environment(environment)?;
     for setting in settings {
         all.push(of_flag(setting)?);
     }
@@ -202,10 +203,10 @@ mod tests {
         environment: &[(&str, &str)],
         settings: &[&str],
     ) -> Result<PipelineConfig, ConfigError> {
-        let environment =
-            environment.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        let own = |(a, b): &(&str, &str)| ((*a).to_owned(), (*b).to_owned());
+        let environment: Vec<_> = environment.iter().map(own).collect();
         let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-        parse(Path::new("folder/a.toml"), text, environment, &settings)
+        parse(Path::new("folder/a.toml"), text, &environment, &settings)
     }
 
     pub(super) fn message(text: &str, environment: &[(&str, &str)], settings: &[&str]) -> String {

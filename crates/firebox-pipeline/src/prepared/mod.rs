@@ -78,12 +78,12 @@ impl Prepared {
         environment: impl IntoIterator<Item = (String, String)>,
         settings: &[String],
     ) -> Result<Self, PipelineError> {
-        Self::read(source, environment.into_iter().collect(), settings)
+        Self::read(source, &environment.into_iter().collect::<Vec<_>>(), settings)
     }
 
     fn read(
         source: &Source,
-        environment: Vec<(String, String)>,
+        environment: &[(String, String)],
         settings: &[String],
     ) -> Result<Self, PipelineError> {
         let (file, resumed) = match source {
@@ -93,15 +93,17 @@ impl Prepared {
                 (folder.join(folder::PIPELINE), Some(folder))
             }
         };
-        let mut config = layers::load(&file, environment.clone(), settings)?;
+        let read =
+            |file: &Path| layers::parse(file, &layers::text_of(file)?, environment, settings);
+        let mut config = read(&file)?;
         check(&config)?;
         // The file of a run has every key.
         let idle = match source {
-            Source::File(file) => idle::told(file, &environment, settings, &config)?,
+            Source::File(file) => idle::told(file, environment, settings, &config)?,
             Source::Resume { .. } => vec![],
         };
         if let Source::Resume { run, file: Some(named) } = source {
-            let theirs = layers::load(named, environment, settings)?;
+            let theirs = read(named)?;
             same_settings(run, &config, named, &theirs)?;
             // Whether it was so when the run was begun is known by the device and its key.
             config.run.matmul = config

@@ -105,12 +105,12 @@ impl Search {
         settings: &[String],
         stop: &Arc<AtomicBool>,
     ) -> Result<Self, PipelineError> {
-        Self::open_with(source, environment.into_iter().collect(), settings, stop)
+        Self::open_with(source, &environment.into_iter().collect::<Vec<_>>(), settings, stop)
     }
 
     fn open_with(
         source: &SearchSource,
-        environment: Vec<(String, String)>,
+        environment: &[(String, String)],
         settings: &[String],
         stop: &Arc<AtomicBool>,
     ) -> Result<Self, PipelineError> {
@@ -123,7 +123,7 @@ impl Search {
                 (PathBuf::from(format!("pipeline of {name}")), text, Some((storage, name)))
             }
         };
-        let config = layers::parse(&file, &text, environment.clone(), &settings)?;
+        let config = layers::parse(&file, &text, environment, &settings)?;
         prepared::check(&config)?;
         let Some(mut search) = config.search.clone() else {
             return Err(PipelineError::Setting(format!(
@@ -147,7 +147,7 @@ impl Search {
         let space = space::space(&search.space, &search.objectives)?;
         let read = |more: &[String]| {
             let all = [settings.as_slice(), more].concat();
-            prepared::check(&layers::parse(&file, &text, environment.clone(), &all)?)
+            prepared::check(&layers::parse(&file, &text, environment, &all)?)
         };
         space::check_schema(&space, read)?;
         let storage = match storage {
@@ -343,7 +343,7 @@ impl Search {
         // In one change: of two that begin at the same time, one finds what the other has set.
         let known = study.claim_system_attribute(PIPELINE, &self.text.clone().into())?;
         if let Some(text) = known.as_ref().and_then(|text| text.as_str()) {
-            let theirs = layers::parse(&self.kept_in(), text, vec![], &[])?;
+            let theirs = layers::parse(&self.kept_in(), text, &[], &[])?;
             same_search(&self.name, file, &self.config, &theirs)?;
             if with_file {
                 study.set_system_attribute(PIPELINE, &self.text.clone().into())?;
@@ -388,7 +388,7 @@ impl Search {
                 value.map_err(|source| StudyError::Parameter { name: key.clone(), source })?;
             settings.push(space::setting(key, &value));
         }
-        let mut config = layers::parse(&self.kept_in(), &self.text, vec![], &settings)?;
+        let mut config = layers::parse(&self.kept_in(), &self.text, &[], &settings)?;
         prepared::check(&config)?;
         config.search = None;
         Ok(config)

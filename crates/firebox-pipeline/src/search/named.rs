@@ -84,7 +84,7 @@ mod tests {
 
     fn read(text: &str, settings: &[&str]) -> Result<PipelineConfig, ConfigError> {
         let settings: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-        layers::parse(Path::new("a.toml"), text, vec![], &settings)
+        layers::parse(Path::new("a.toml"), text, &[], &settings)
     }
 
     #[test]

@@ -273,7 +273,7 @@ mod tests {
                 "[search]\nobjective = \"{objective}\"\n[search.space]\n{key} = {{ low = 1, high = 3 }}\n"
             );
             let search =
-                layers::parse(Path::new("p.toml"), &text, vec![], &[]).unwrap().search.unwrap();
+                layers::parse(Path::new("p.toml"), &text, &[], &[]).unwrap().search.unwrap();
             space(&search.space, &search.objectives).err().map(|error| error.to_string())
         };
         let mask = r#""model.bilstm-mae.mask.patch.length""#;
@@ -323,7 +323,7 @@ mod tests {
         let said = |entry: &str| {
             let text = format!("[search.space]\n{entry}\n");
             let file = Path::new("p.toml");
-            let read = |settings: &[String]| layers::parse(file, &text, vec![], settings);
+            let read = |settings: &[String]| layers::parse(file, &text, &[], settings);
             let search = read(&[]).unwrap().search.unwrap_or_default();
             let space = space(&search.space, &search.objectives).unwrap();
             let checked = check_schema(&space, |settings| Ok(read(settings).map(drop)?));

@@ -231,7 +231,7 @@ impl FileLock {
     }
 }
 
-/// Whether a file could not be made because this process may write no file there.
+/// Whether this process may write no file there.
 fn is_refused(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
