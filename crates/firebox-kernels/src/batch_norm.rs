@@ -27,6 +27,7 @@ use crate::dropout::{check, scale};
 use crate::inference::plain;
 use crate::operands::{alike, operand, together, types};
 use crate::profile::kernel_span;
+use crate::rounded::cast;
 use crate::scoped::while_set;
 use crate::{dropout, max_pool1d};
 
@@ -144,8 +145,8 @@ impl BatchNorm {
     /// [`forward`](Self::forward) followed by rectifier, maximum and dropout, on Burn's CPU backend in
     /// f32 in one pass over memory (two in training, the first for the statistics). On GPUs with kernels of
     /// this crate, statistics and running ones are two launches, normalisation and rectifier one, and there
-    /// are three back, summed in f32 in every type; maximum and dropout follow apart. Without a stream there
-    /// is no dropout.
+    /// are three back, summed in f32 in every type; maximum and dropout follow apart. Composed of Burn's
+    /// operations, f16 and bf16 are normalised in f32, too. Without a stream there is no dropout.
     ///
     /// # Shapes
     /// - x: `[batch, time, channel]`
@@ -283,15 +284,17 @@ impl BatchNorm {
     }
 
     /// Moves the running statistics towards the mean and the biased variance of a batch of so many
-    /// rows; those of a channel stay as they are where the batch's are not finite, of which PyTorch's would
-    /// never recover. All have one type.
+    /// rows; those of a channel stay as they are where the batch's are not finite, or theirs would not be, of which
+    /// PyTorch's would never recover. Mean and variance have one type, and the running ones keep theirs.
     fn update(&self, mean: Tensor<1>, variance: Tensor<1>, rows: usize) {
         let unbiased = rows as f64 / (rows.max(2) - 1) as f64;
         let momentum = self.momentum();
         let finite = mean.clone().is_finite().bool_and(variance.clone().is_finite());
         let moved = |running: Tensor<1>, batch: Tensor<1>| {
-            let moved = running.clone() * (1.0 - momentum) + batch * momentum;
-            running.mask_where(finite.clone(), moved)
+            let exact = cast(running.clone(), batch.dtype());
+            let moved = cast(exact * (1.0 - momentum) + batch * momentum, running.dtype());
+            let finite = finite.clone().bool_and(moved.clone().is_finite());
+            running.mask_where(finite, moved)
         };
         self.running_mean.change(|running| moved(running, mean));
         self.running_var.change(|running| moved(running, variance * unbiased));
@@ -311,7 +314,13 @@ impl BatchNorm {
             ],
         );
         let [samples, time, width] = x.dims();
-        let rows = x.reshape([samples * time, width]);
+        // In f16 a square ends at a distance of 256, and a sum in either type loses what is small beside it.
+        let given = x.dtype();
+        let exact = match given {
+            DType::F16 | DType::BF16 => DType::F32,
+            _ => given,
+        };
+        let rows = cast(x.reshape([samples * time, width]), exact);
         let (mean, variance) = if self.is_by_batch(samples * time) && samples * time > 0 {
             let mean = rows.clone().mean_dim(0);
             let variance = (rows.clone() - mean.clone()).square().mean_dim(0);
@@ -319,12 +328,13 @@ impl BatchNorm {
             self.update(plain(&mean), plain(&variance), samples * time);
             (mean, variance)
         } else {
-            let row = |statistic: &RunningStatistic| statistic.value().reshape([1, width]);
+            let row = |one: &RunningStatistic| cast(one.value(), exact).reshape([1, width]);
             (row(&self.running_mean), row(&self.running_var))
         };
-        let [gamma, beta] = [&self.gamma, &self.beta].map(|p| p.val().reshape([1, width]));
+        let [gamma, beta] =
+            [&self.gamma, &self.beta].map(|p| cast(p.val(), exact).reshape([1, width]));
         let y = (rows - mean) / (variance + self.epsilon).sqrt() * gamma + beta;
-        let y = y.reshape([samples, time, width]);
+        let y = cast(y, given).reshape([samples, time, width]);
         let y = if epilogue.rectify { burn::tensor::activation::relu(y) } else { y };
         follow(y, epilogue, stream)
     }

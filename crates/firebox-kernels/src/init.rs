@@ -18,10 +18,16 @@ pub fn uniform<const D: usize>(
 ) -> Tensor<D> {
     let mut values = vec![0.0; shape.iter().product()];
     stream.fill_uniform(0, &mut values);
-    for value in &mut values {
-        *value = (low + (high - low) * f64::from(*value)) as f32;
-    }
+    values.iter_mut().for_each(|value| *value = between(low, high, *value));
     Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+/// The number in `[low, high)` that a number in `[0, 1)` stands for; `low` if there is none.
+fn between(low: f64, high: f64, share: f32) -> f32 {
+    let most = high as f32;
+    // What lies just below may be rounded up to it.
+    let most = if f64::from(most) < high { most } else { most.next_down() };
+    ((low + (high - low) * f64::from(share)) as f32).min(most).max(low as f32)
 }
 
 /// Normal numbers with this mean and standard deviation.
@@ -71,6 +77,23 @@ mod tests {
         }
         assert_eq!(drawn, values(uniform(stream, [50, 41], -0.25, 0.75, &device)));
         assert_ne!(drawn, values(uniform(stream.substream(1), [50, 41], -0.25, 0.75, &device)));
+    }
+
+    #[test]
+    fn uniform_stays_below_its_upper_bound() {
+        // The largest number that a stream draws: 24 ones.
+        let largest = 1.0 - f32::EPSILON / 2.0;
+        for (low, high) in [(1.0, 2.0), (-0.25, 0.75), (0.0, 0.1), (-3.0, 0.3), (-1.0, 1e30)] {
+            let drawn = f64::from(between(low, high, largest));
+            assert!(low <= drawn && drawn < high, "{drawn} of {low} to {high}");
+            // Not by more than f32 has digits.
+            assert!(
+                high - drawn < 2e-7 * (high - low).max(high.abs()),
+                "{drawn} of {low} to {high}"
+            );
+            assert_eq!(between(low, high, 0.0), low as f32);
+        }
+        assert_eq!(between(0.5, 0.5, largest), 0.5);
     }
 
     #[test]

@@ -303,6 +303,27 @@ mod tests {
     }
 
     #[test]
+    fn a_constant_row_is_the_shift_whatever_its_sum_is_rounded_to() {
+        let device = Device::flex();
+        for (value, width) in [(3333.33_f32, 1024), (1000.1, 37), (3.3, 4096), (-20_000.1, 20)] {
+            let x = TensorData::new(vec![value; 3 * width], [3, width]);
+            let x = Tensor::<2>::from_data(x, &device);
+            let shift = noise(9, width, 1.0, 0.0);
+            let beta = Tensor::<1>::from_data(TensorData::new(shift.clone(), [width]), &device);
+            let gamma = Tensor::<1>::ones([width], &device);
+            for kernels in CpuKernels::available().into_iter().skip(1) {
+                // Into other memory, and where the input was.
+                let (kept, own) = (x.clone(), x.clone() * 1.0);
+                let of = |x: Tensor<2>| layer_norm(x, gamma.clone(), Some(beta.clone()), 1e-5);
+                for y in kernels.force(|| [of(kept), of(own)]) {
+                    let y: Vec<f32> = y.into_data().iter::<f32>().collect();
+                    assert!(y.chunks(width).all(|y| y == shift), "{kernels:?} {value} × {width}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn without_a_gradient_it_is_the_same_where_the_input_is_kept_and_where_it_is_not() {
         let device = Device::flex();
         for (rows, width) in [(1, 1), (7, 3), (1300, 40), (3, 5000)] {

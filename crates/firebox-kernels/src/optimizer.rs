@@ -205,8 +205,10 @@ pub fn squared_norm(gradients: &[&Tensor<1>]) -> SquaredNorm {
 /// they are: the caller then counts no update.
 ///
 /// # Panics
-/// If the tensors of a parameter differ in size, type or device, or are not as many as the rule needs, and for AdamW in f16:
-/// squares of gradients below 2.4e-4 are zeros there, by which its steps are divided. The message holds the shapes and types.
+/// If the tensors of a parameter differ in size, type or device, or are not as many as the rule needs, and for AdamW in
+/// f16 or bf16: squares of gradients below 2.4e-4 are zeros in f16, by which its steps are divided, and in bf16 their
+/// running mean stands still, as a thousandth of it is less than half a unit of its last digit. The message holds the
+/// shapes and types.
 #[track_caller]
 pub fn update_parameters(
     rule: &UpdateRule,
@@ -269,7 +271,9 @@ pub fn add_scaled(sums: Vec<Tensor<1>>, values: &[&Tensor<1>], factor: f64) -> V
 }
 
 /// `means + (values − means) · share`, in the memory of the means: a step of exponential moving
-/// averages, of `torch.optim.swa_utils`.
+/// averages, of `torch.optim.swa_utils`. Keep means in f32, and cast to it what they follow: in f16 and bf16 one
+/// stands still where it would move by less than half a unit of its last digit, with a share of a thousandth almost
+/// everywhere.
 ///
 /// # Shapes
 /// - means and values: as many of each, the n-th of both `[elements of the n-th]`, in no graph
@@ -334,12 +338,21 @@ fn kernels_for<'a>(mut tensors: impl Iterator<Item = &'a Tensor<1>>) -> Option<C
 #[track_caller]
 fn check(rule: &UpdateRule, update: &ParameterUpdate) {
     alike("an update of a parameter", update.operands());
-    assert!(
-        !(matches!(rule, UpdateRule::AdamW { .. }) && update.parameter.dtype() == DType::F16),
-        "AdamW was given a parameter in F16, which has no room for the squares of gradients: keep parameters, gradients and \
-         moments in F32, and cast what the model computes with ({})",
-        types(update.operands())
-    );
+    let dtype = update.parameter.dtype();
+    let lost = match (rule, dtype) {
+        (UpdateRule::AdamW { .. }, DType::F16) => Some("no room for the squares of gradients"),
+        (UpdateRule::AdamW { .. }, DType::BF16) => {
+            Some("too few digits for the running mean of squares of gradients")
+        }
+        _ => None,
+    };
+    if let Some(lost) = lost {
+        panic!(
+            "AdamW was given a parameter in {dtype:?}, which has {lost}: keep parameters, gradients and moments in F32, \
+             and cast what the model computes with ({})",
+            types(update.operands())
+        );
+    }
     let ([parameter], [gradient]) = (update.parameter.dims(), update.gradient.dims());
     let moments = update.moments.iter().map(|moment| moment.dims()[0]);
     assert!(

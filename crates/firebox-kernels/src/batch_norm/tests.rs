@@ -157,6 +157,62 @@ fn agrees_with_float64() {
     Case::new([30, 20, 9], 1e-3, 0.0, none).check(1e-5);
 }
 
+#[test]
+fn a_constant_channel_is_the_shift_whatever_its_sum_is_rounded_to() {
+    for (value, shape) in [(3333.3, [4, 25, 3]), (20_000.1, [8, 64, 17]), (-0.1, [300, 1, 5])] {
+        let mut case = Case::new(shape, 1.0, 0.0, NormEpilogue::NONE);
+        case.x.fill(value);
+        for kernels in CpuKernels::available().into_iter().skip(1) {
+            let module = case.module(&Device::flex().autodiff());
+            let [y, ..] = kernels.force(|| case.run(&module, None));
+            assert!(y.chunks(shape[2]).all(|y| y == case.beta), "{kernels:?} {value}");
+            let [mean, variance] = [&module.running_mean, &module.running_var];
+            let channels = vec![1.0; shape[2]];
+            let of = |number: f64| channels.iter().map(|one| one * number).collect::<Vec<f64>>();
+            close("mean", &values(mean.value()), &of(0.1 * f64::from(value)), 1e-6);
+            close("variance", &values(variance.value()), &of(0.9), 1e-6);
+        }
+    }
+}
+
+/// Distances of 400 from the mean, whose squares f16 does not hold.
+#[test]
+fn half_precision_is_normalised_in_f32() {
+    let device = Device::flex().autodiff();
+    for dtype in [DType::F16, DType::BF16] {
+        let one = |value: f64| Tensor::<1>::full([1], value, (&device, dtype));
+        let mut module = BatchNormConfig::new(1).init(&device);
+        module.gamma = Param::from_tensor(one(2.0));
+        module.beta = Param::from_tensor(one(0.5));
+        module.running_mean = RunningStatistic::new(one(0.0));
+        module.running_var = RunningStatistic::new(one(1.0));
+        let x: Vec<f32> = (0..20).map(|row| if row % 2 == 0 { 512.0 } else { -288.0 }).collect();
+        let x = Tensor::<3>::from_data(TensorData::new(x, [4, 5, 1]), (&device, dtype));
+        let x = x.require_grad();
+        let y = module.forward(x.clone());
+        assert_eq!(y.dtype(), dtype);
+        let exact = (0..20).map(|row| if row % 2 == 0 { 2.5 } else { -1.5 });
+        let exact: Vec<f64> = exact.collect();
+        close("y", &values(y.clone()), &exact, 1e-3);
+        // Of the sum of all results over 16: the normalised numbers add up to nothing.
+        let grads = y.div_scalar(16.0).sum().backward();
+        let of = |parameter: &Param<Tensor<1>>| parameter.val().grad(&grads).expect("tracked");
+        let [dgamma, dbeta] = [&module.gamma, &module.beta].map(|parameter| values(of(parameter)));
+        assert!(dgamma[0].abs() < 1e-2 && (dbeta[0] - 1.25).abs() < 1e-2, "{dgamma:?} {dbeta:?}");
+        let dx = x.grad(&grads).expect("tracked");
+        assert!(values(dx).iter().all(|d| d.abs() < 1e-5), "{dtype:?}");
+        // A tenth of the mean 112 and of the unbiased variance 160,000 · 20 / 19.
+        let [mean, variance] = [&module.running_mean, &module.running_var].map(|r| r.value());
+        assert_eq!([mean.dtype(), variance.dtype()], [dtype; 2]);
+        close("mean", &values(mean), &[11.2], 5e-3);
+        close("variance", &values(variance), &[0.9 + 320_000.0 / 19.0], 5e-3);
+        // By these, the value that was the mean is nine tenths of it above theirs.
+        let x = Tensor::<3>::full([1, 1, 1], 112.0, (&Device::flex(), dtype));
+        let y = values(module.valid().forward(x));
+        close("evaluation", &y, &[0.5 + 2.0 * 100.8 / 129.78], 1e-2);
+    }
+}
+
 /// The gradients of the reference itself, by central differences.
 #[test]
 fn the_reference_has_the_gradients_of_its_result() {

@@ -116,7 +116,12 @@ impl Case {
 
     #[track_caller]
     fn check(&self) {
-        for kernels in CpuKernels::available() {
+        self.check_by(CpuKernels::available());
+    }
+
+    #[track_caller]
+    fn check_by(&self, variants: impl IntoIterator<Item = CpuKernels>) {
+        for kernels in variants {
             for (precision, round) in [
                 (Precision::F32, f64::from as fn(f32) -> f64),
                 (Precision::Bf16, bf16),
@@ -203,6 +208,18 @@ fn strides_paddings_and_dilations_agree_with_float64() {
     // A kernel as long as the input, and one that only its padding can hold.
     Case::new(Conv { padding: [0, 0], ..sizes([3, 6, 4, 5, 6]) }, true).check();
     Case::new(Conv { padding: [5, 4], ..sizes([3, 2, 4, 5, 9]) }, true).check();
+}
+
+#[test]
+fn a_stride_longer_than_the_input_takes_no_room() {
+    for (time, kernel, stride) in [(10, 1, 1_000_000_000), (40, 40, 1 << 24), (33, 3, 1 << 30)] {
+        let conv = Conv { stride, padding: [0, 0], ..sizes([3, time, 20, 33, kernel]) };
+        assert_eq!(conv.steps(), 1);
+        Case::new(conv, true).check_by(CpuKernels::available().into_iter().skip(1));
+    }
+    // Two steps, of which each reads one row.
+    let conv = Conv { stride: 499, padding: [0, 0], ..sizes([2, 500, 6, 9, 1]) };
+    Case::new(conv, true).check();
 }
 
 #[test]

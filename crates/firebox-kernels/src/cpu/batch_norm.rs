@@ -104,7 +104,9 @@ pub(crate) fn statistics(kernels: CpuKernels, x: &[f32], width: usize) -> Statis
 
 dispatch!(fn moments = moments_of(x: &[f32], width: usize, sums: &mut [f32]));
 
-/// The mean of each column, then its squared distances from that, summed.
+/// The mean of each column, then its squared distances from that, summed: by two passes, of which the second corrects
+/// the mean, and the sum with it, by what the first one rounded off. Source: Chan, Golub and LeVeque, "Algorithms for
+/// computing the sample variance", 1983.
 ///
 /// # Safety
 /// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.
@@ -120,9 +122,21 @@ unsafe fn moments_of<S: Simd>(x: &[f32], width: usize, sums: &mut [f32]) {
     for mean in mean.iter_mut() {
         *mean /= rows;
     }
+    let mut rest = vec![0.0; width];
     for row in x.chunks_exact(width) {
-        for ((squares, mean), x) in squares.iter_mut().zip(mean.iter()).zip(row) {
-            *squares += (x - mean) * (x - mean);
+        let sums = squares.iter_mut().zip(&mut rest).zip(mean.iter());
+        for (((squares, rest), mean), x) in sums.zip(row) {
+            let centred = x - mean;
+            *squares += centred * centred;
+            *rest += centred;
+        }
+    }
+    for ((mean, squares), rest) in mean.iter_mut().zip(squares).zip(rest) {
+        let by = rest / rows;
+        *mean += by;
+        // What is not finite stays as it is.
+        if squares.is_finite() {
+            *squares = (*squares - rest * by).max(0.0);
         }
     }
 }

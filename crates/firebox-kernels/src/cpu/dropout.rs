@@ -22,6 +22,13 @@ impl Mask {
         // A uniform number of the stream is the upper 24 bits over 2^24, without rounding.
         Self { stream, threshold: (probability * 16_777_216.0).ceil() as u32, scale }
     }
+
+    /// The mask that keeps the same elements as they are, and what they are then to be multiplied by.
+    pub(super) fn apart(self) -> (Self, f32) {
+        // Where everything is dropped the factor is infinite, and zeros must stay zeros.
+        let factor = if self.scale.is_finite() { self.scale } else { 0.0 };
+        (Self { scale: 1.0, ..self }, factor)
+    }
 }
 
 /// Elements that a thread takes at once; a multiple of [`CHUNK`].

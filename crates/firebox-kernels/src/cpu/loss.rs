@@ -125,6 +125,10 @@ unsafe fn cross_entropy_rows_of<S: Simd>(
                 logits.fill(0.0);
                 continue;
             }
+            // Beside the target's own, if that is the largest, f32 has no digits of small ones.
+            if known.is_largest() {
+                logits[row.class as usize] = if few { 0.0 } else { f32::NEG_INFINITY };
+            }
             let total = match few {
                 true => logits.iter().map(|e| f64::from(*e)).sum(),
                 // SAFETY: the caller's promise is the same.
@@ -161,12 +165,19 @@ impl Known {
         let target = f64::from(logits[row.class as usize]) - f64::from(largest);
         Self { largest, target, all, spread }
     }
+
+    /// Whether the target's logit is the largest, alone or beside others.
+    #[inline(always)]
+    fn is_largest(&self) -> bool {
+        self.target == 0.0
+    }
 }
 
 /// With `p` the softmax, `t` the class, `w` the weights of classes and `ε` the smoothing, the loss is
 /// `-(1 - ε) w_t ln p_t - ε/C Σ w_c ln p_c`, or `-w_t (1 - p_t)^γ ln p_t`.
 ///
-/// `logits` are their exponentials, whose sum is `total`.
+/// `logits` are their exponentials, whose sum is `total`, without the target's if that is 1 because its logit is the
+/// largest.
 #[inline(always)]
 fn cross_entropy_row(
     config: CrossEntropy<'_>,
@@ -179,8 +190,11 @@ fn cross_entropy_row(
     let Known { target, all, spread, .. } = *known;
     let (class, count) = (row.class as usize, logits.len() as f64);
     let class_weight = class_weights.map_or(1.0, |weights| f64::from(weights[class]));
-    // Less the largest logit, as the others.
-    let normaliser = total.ln();
+    // Less the largest logit, as the others; with all its digits where p is near 1.
+    let (total, normaliser) = match known.is_largest() {
+        true => (1.0 + total, total.ln_1p()),
+        false => (total, total.ln()),
+    };
     let ln_p = target - normaliser;
     let own = (1.0 - smoothing) * class_weight;
     let (value, factor) = match focal > 0.0 {

@@ -113,18 +113,21 @@ unsafe fn forward_rows<S: Simd>(
                 sum = S::add(sum, S::load(x.as_ptr().add(at)));
             }
             let mean = (total::<S>(sum) + x[whole..].iter().sum::<f32>()) / width as f32;
-            let (middle, mut squares) = (S::splat(mean), S::splat(0.0));
+            let (middle, mut squares, mut rest) = (S::splat(mean), S::splat(0.0), S::splat(0.0));
             for at in (0..whole).step_by(S::LANES) {
                 let centred = S::sub(S::load(x.as_ptr().add(at)), middle);
                 squares = S::fma(centred, centred, squares);
+                rest = S::add(rest, centred);
             }
-            let mut squares = total::<S>(squares);
+            let (mut squares, mut rest) = (total::<S>(squares), total::<S>(rest));
             for x in &x[whole..] {
                 squares += (x - mean) * (x - mean);
+                rest += x - mean;
             }
-            let scale = (squares / width as f32 + epsilon).sqrt().recip();
+            let [mean, variance] = corrected(mean, squares, rest, width as f32);
+            let scale = (variance + epsilon).sqrt().recip();
             *moments = [mean, scale];
-            let factor = S::splat(scale);
+            let (middle, factor) = (S::splat(mean), S::splat(scale));
             for at in (0..whole).step_by(S::LANES) {
                 let normal = S::mul(S::sub(S::load(x.as_ptr().add(at)), middle), factor);
                 let gamma = S::load(gamma.as_ptr().add(at));
@@ -140,6 +143,17 @@ unsafe fn forward_rows<S: Simd>(
             }
         }
     }
+}
+
+/// Mean and variance from the mean as one pass rounds it, and from the sum of squared distances from that and of the
+/// distances themselves, which is what was rounded off. Source: Chan, Golub and LeVeque, "Algorithms for computing the
+/// sample variance", 1983.
+#[inline(always)]
+fn corrected(mean: f32, squares: f32, rest: f32, count: f32) -> [f32; 2] {
+    let by = rest / count;
+    // What is not finite stays as it is.
+    let squares = if squares.is_finite() { (squares - rest * by).max(0.0) } else { squares };
+    [mean + by, squares / count]
 }
 
 /// The sum of a vector's lanes, from the first to the last.

@@ -608,6 +608,9 @@ mod x86 {
         unsafe fn rounded(x: __m512) -> __m512 {
             // SAFETY: see above.
             unsafe {
+                if DOT {
+                    return Self::unpair(Self::pair(x, x)).1;
+                }
                 let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
                 _mm512_castsi512_ps(_mm512_and_si512(Self::bf16(x), upper))
             }

@@ -64,6 +64,11 @@ fn disentangled_attention_of_many_sizes() {
         });
         let by_vectors = run_on(vectors(), &inputs);
         for (part, (tiles, vectors)) in tiles.iter().zip(&by_vectors).enumerate() {
+            // Of one key alone scores have no slope: two sums of the same products in two orders.
+            if time == 1 && part == 2 {
+                assert!(tiles.iter().chain(vectors).all(|d| d.abs() < 1e-5), "one key");
+                continue;
+            }
             let error = relative_error(tiles, vectors);
             // Probabilities and slopes that differ by the order of sums may be rounded to another number of bf16.
             assert!(error < 4e-3, "{batch} × {time}, {heads} of {size}, part {part}: {error:e}");

@@ -553,6 +553,11 @@ fn attention_of_many_sizes() {
             run(CpuKernels::Amx)
         });
         for (part, (tiles, vectors)) in tiles.iter().zip(&run(vectors())).enumerate() {
+            // Of one key alone scores have no slope: two sums of the same products in two orders.
+            if keys == 1 && (part == 1 || part == 2) {
+                assert!(tiles.iter().chain(vectors).all(|d| d.abs() < 1e-5), "part {part}");
+                continue;
+            }
             // Sums in another order, of which some are rounded to another number of bf16.
             let error = relative_error(tiles, vectors);
             assert!(error < 2e-3, "case {seed}, part {part}: {error:e}");

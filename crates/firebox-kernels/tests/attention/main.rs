@@ -11,4 +11,5 @@ mod masked;
 mod numbers;
 mod pytorch;
 mod reference;
+mod rounded;
 mod window;

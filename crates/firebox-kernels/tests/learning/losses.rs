@@ -333,6 +333,31 @@ fn logits_far_from_zero_lose_nothing_of_their_differences() {
 }
 
 #[test]
+fn a_loss_near_zero_keeps_its_digits() {
+    // What one other class is below the target: the loss is ln(1 + e^-below).
+    for below in [18.0, 30.0, 60.0] {
+        for (classes, target, other) in [(2, 0, 1), (3, 1, 0), (32, 0, 16), (1500, 1024, 3)] {
+            let mut x = vec![-100.0; classes];
+            (x[target], x[other]) = (0.0, -below);
+            let exact = (-below).exp().ln_1p();
+            for kernels in fused() {
+                kernels.force(|| {
+                    let what = format!("{kernels:?} {classes} {below}");
+                    let config = CrossEntropy::default();
+                    let loss = |x| cross_entropy(x, &[target as i64], &config);
+                    let (value, gradient, _) = measure(tensor(&x, [1, classes]), loss);
+                    assert!((value / exact - 1.0).abs() < 1e-5, "{what}: {value:e}, not {exact:e}");
+                    for (place, slope) in [(target, -exact), (other, exact)] {
+                        let error = (gradient[place] / slope - 1.0).abs();
+                        assert!(error < 1e-5, "{what}: {:e}, not {slope:e}", gradient[place]);
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_of_classes_without_weight_teach_nothing_by_smoothing_either() {
     let config = CrossEntropy {
         class_weights: Some(&[0.0, 1.0]),

@@ -483,13 +483,13 @@ fn half_precision_is_rounded_once() {
     let norm = known(&[&half([300.0, 400.0, 0.0, 0.0], DType::F16)]);
     assert!((norm - 250_000.0).abs() < 1.0, "{norm}");
     let state = StepState { learning_rate: 1e-2, loss_scale: 1.0, squared_norm: 4e4, updates: 0 };
-    let adamw = UpdateRule::AdamW { betas: [0.9, 0.999], eps: 1e-8 };
-    let after = update_parameters(&adamw, Clip::Never, &state, vec![of(DType::BF16, 2)]);
+    let sgd = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: false };
+    let gradient = half([1.0, -1.0, 0.0, 1.0], DType::BF16);
+    let update = ParameterUpdate { gradient, ..of(DType::BF16, 1) };
+    let after = update_parameters(&sgd, Clip::Never, &state, vec![update]);
     assert_eq!(after[0].parameter.dtype(), DType::BF16);
-    // The first step of AdamW is a whole rate in the direction of the gradient, and none without one:
     // 0.99, -0.49, 2 and 0.24, of which bf16 has eight bits.
     assert_eq!(read(&after[0].parameter), [0.98828125, -0.490234375, 2.0, 0.240234375]);
-    let sgd = UpdateRule::Sgd { momentum: 0.9, dampening: 0.0, nesterov: false };
     let after = update_parameters(&sgd, Clip::Never, &state, vec![of(DType::F16, 1)]);
     assert_eq!(after[0].parameter.dtype(), DType::F16);
     // 0.99999, -0.49997, 2 and -1.75: two of these steps are less than f16 holds beside the weight.
@@ -499,7 +499,19 @@ fn half_precision_is_rounded_once() {
 #[test]
 #[should_panic(expected = "AdamW was given a parameter in F16, which has no room for the squares")]
 fn adamw_in_f16_is_refused() {
-    let zeros = || Tensor::<1>::zeros([3], (&Device::flex(), DType::F16));
+    adamw_in(DType::F16);
+}
+
+/// A thousandth of the running mean of squares, which is what a step changes of it, is less than half a unit of its
+/// last digit: it would stay where it is for ever.
+#[test]
+#[should_panic(expected = "AdamW was given a parameter in BF16, which has too few digits")]
+fn adamw_in_bf16_is_refused() {
+    adamw_in(DType::BF16);
+}
+
+fn adamw_in(dtype: DType) {
+    let zeros = || Tensor::<1>::zeros([3], (&Device::flex(), dtype));
     let update = ParameterUpdate {
         parameter: zeros(),
         gradient: zeros(),

@@ -220,7 +220,7 @@ impl Packed<'_> {
         {
             (known.max[query], known.inverse[query]) = (*max, *inverse);
         }
-        pack::negative_dots(kernels, out, d_out, padded, &mut known.dot);
+        pack::negative_dots::<C>(kernels, out, d_out, padded, &mut known.dot);
         // Last, because rows become words in their places.
         let [queries, _, d_out] = &mut self.rows;
         for (rows, columns) in [(queries, &mut self.queries), (d_out, &mut self.d_out)] {

@@ -155,10 +155,16 @@ impl<'a> Head<'a> {
         Target { shared, place, sample, head, size, rows }
     }
 
-    /// What the probabilities of a query are multiplied by, in a part of `room`, which has room for as many as there are
-    /// keys, in whole blocks, and one block more.
-    fn factors<'b>(&self, query: usize, keys: usize, room: &'b mut [f32]) -> Option<&'b [f32]> {
-        let mask = self.call.rules.dropout?;
+    /// What a mask multiplies the probabilities of a query by, in a part of `room`, which has room for as many as there
+    /// are keys, in whole blocks, and one block more.
+    fn factors<'b>(
+        &self,
+        mask: Option<Mask>,
+        query: usize,
+        keys: usize,
+        room: &'b mut [f32],
+    ) -> Option<&'b [f32]> {
+        let mask = mask?;
         let DisentangledSizes { time, heads, .. } = *self.call.sizes;
         let first = ((self.sample * heads + self.head) * time + query) * time;
         // A block of the stream has four words.

@@ -223,25 +223,41 @@ unsafe fn transposed_columns<S: Lanes>(from: &[f32], lanes: usize, column: usize
 }
 
 dispatch!(
-    /// Minus the product of each row of `a` with that of `b`.
-    pub(super) fn negative_dots = row_dots(a: &[f32], b: &[f32], padded: usize, out: &mut [f32])
+    /// Minus the product of each row of the output with that of its gradient, whose numbers are rounded if words are:
+    /// the gradient of scores is the difference of this and of products with the same numbers, which for a query that
+    /// sees one key are one and the same.
+    pub(super) fn negative_dots<C: Compute> = row_dots(
+        output: &[f32],
+        gradient: &[f32],
+        padded: usize,
+        dots: &mut [f32]
+    )
 );
 
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn row_dots<S: Simd>(a: &[f32], b: &[f32], padded: usize, out: &mut [f32]) {
-    let rows = a.chunks_exact(padded).zip(b.chunks_exact(padded));
-    for (out, (a, b)) in out.iter_mut().zip(rows) {
+unsafe fn row_dots<S: Simd, C: Compute>(
+    output: &[f32],
+    gradient: &[f32],
+    padded: usize,
+    dots: &mut [f32],
+) {
+    let rows = output.chunks_exact(padded).zip(gradient.chunks_exact(padded));
+    for (dot, (output, gradient)) in dots.iter_mut().zip(rows) {
         // SAFETY: a row has whole blocks, and a vector ends within one.
         unsafe {
             let mut sum = S::splat(0.0);
             for at in (0..padded).step_by(S::LANES) {
-                sum = S::fma(S::load(a.as_ptr().add(at)), S::load(b.as_ptr().add(at)), sum);
+                let mut d = S::load(gradient.as_ptr().add(at));
+                if !C::VERBATIM {
+                    d = S::rounded(d);
+                }
+                sum = S::fma(S::load(output.as_ptr().add(at)), d, sum);
             }
             let mut lanes = [0.0; BLOCK];
             S::store(lanes.as_mut_ptr(), sum);
-            *out = -lanes[..S::LANES].iter().sum::<f32>();
+            *dot = -lanes[..S::LANES].iter().sum::<f32>();
         }
     }
 }

@@ -46,7 +46,7 @@ impl Tile {
 pub(super) struct Rows {
     /// The largest score so far.
     pub(super) max: [f32; QUERIES],
-    /// The sum of `2^(score - max)` so far.
+    /// The sum of `2^(score - max)` so far, each as it is multiplied with its value.
     pub(super) sum: [f32; QUERIES],
     /// What earlier sums of this query are multiplied by because the maximum grew.
     pub(super) factor: [f32; QUERIES],
@@ -119,6 +119,24 @@ unsafe fn softmax_columns<S: Lanes, C: Compute>(tile: Tile, scores: &mut [f32], 
     }
 }
 
+/// Two numbers as a product reads them, rounded if that is what words do. Exponentials are summed up so: what the
+/// values are weighed by is then 1 in all, and what all values have in common takes no part in the gradient of scores,
+/// which is a difference of two products with them.
+///
+/// # Safety
+/// That of [`Simd`].
+#[inline(always)]
+unsafe fn as_multiplied<S: Simd, C: Compute>([low, high]: [S::Vector; 2]) -> [S::Vector; 2] {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        if C::PAIR == 2 {
+            let (low, high) = S::unpair(C::join::<S>(low, high));
+            return [low, high];
+        }
+        [C::join::<S>(low, low), C::join::<S>(high, high)]
+    }
+}
+
 /// # Safety
 /// That of [`Simd`]; `at` is the first of `tile.keys` vectors, a row apart.
 #[inline(always)]
@@ -171,19 +189,22 @@ unsafe fn column_of<S: Lanes, C: Compute, const DROP: bool>(
                     if let Some(sight) = tile.edge {
                         *p = where_seen::<S>(sight, tile.first_key + key + half, queries, *p, zero);
                     }
-                    sum = S::add(sum, *p);
-                    if DROP {
-                        *p = match half {
-                            0 => S::keep_low(*p, bits, draws.threshold),
-                            _ => S::keep_high(*p, bits, draws.threshold),
-                        };
-                    }
-                    if C::PAIR == 1 {
-                        S::store(at.add((key + half) * lanes), C::join::<S>(*p, zero));
-                    }
+                }
+                let mut pair = as_multiplied::<S, C>(pair);
+                sum = S::add(S::add(sum, pair[0]), pair[1]);
+                if DROP {
+                    let [low, high] = pair;
+                    pair = [
+                        S::keep_low(low, bits, draws.threshold),
+                        S::keep_high(high, bits, draws.threshold),
+                    ];
                 }
                 if C::PAIR == 2 {
-                    S::store(at.add(key / 2 * lanes), S::pair(pair[0], pair[1]));
+                    S::store(at.add(key / 2 * lanes), S::cut(pair[0], pair[1]));
+                    continue;
+                }
+                for (half, p) in pair.into_iter().enumerate().take(keys - key) {
+                    S::store(at.add((key + half) * lanes), p);
                 }
             }
             group += 1;
@@ -200,7 +221,7 @@ pub(super) struct Known {
     pub(super) max: [f32; QUERIES],
     /// One over the sum of `2^(score - max)`.
     pub(super) inverse: [f32; QUERIES],
-    /// Minus the product of the output and its gradient.
+    /// Minus the product of the output and its gradient, as words have that.
     pub(super) dot: [f32; QUERIES],
     /// What a probability that is kept is multiplied by.
     pub(super) scale: f32,

@@ -120,10 +120,12 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, index: usize) {
     let rows = walk.rows(steps);
     let padded = walk.width.next_multiple_of(BLOCK);
     let (row_size, sums_size) = (source.channels, samples * steps * padded);
-    let tiles = Tiles::of::<C>(pass.kernels);
-    // AMX reads sixteen windows at a time, behind the last as well.
-    let behind = if tiles.is_some() { amx::TILE * walk.stride * words } else { 0 };
     let input_size = samples * rows * words;
+    // AMX reads sixteen windows at a time, behind a sample's last as well: where that takes more room than all
+    // others, they are left to vectors.
+    let behind = (steps.next_multiple_of(amx::TILE) - steps) * walk.stride * words;
+    let tiles = Tiles::of::<C>(pass.kernels).filter(|_| behind <= ROOM.max(input_size));
+    let behind = if tiles.is_some() { behind } else { 0 };
     let mut scratch = Lent::take(input_size + behind + row_size + sums_size);
     let (sums, rest) = scratch.get_mut().split_at_mut(sums_size);
     let (padded_input, rest) = rest.split_at_mut(input_size + behind);
@@ -177,7 +179,8 @@ struct Windows {
 /// Adds the products of all windows and weights to `sums`, `[step, padded width]`.
 ///
 /// # Safety
-/// That of [`Simd`], with `input` and `sums` as large as `windows` says, and sixteen windows more for tiles.
+/// That of [`Simd`], with `input` and `sums` as large as `windows` says, and for tiles as many windows more as make
+/// whole tiles of those of a sample.
 #[inline(always)]
 unsafe fn multiply<S: Simd, C: Compute>(
     pass: &Pass<'_>,

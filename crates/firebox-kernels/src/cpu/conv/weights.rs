@@ -89,6 +89,8 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, task: Task) {
     // Tiles read the steps of a channel one after the other.
     let tiles = Tiles::of::<C>(pass.kernels).filter(|_| conv.stride == 1);
     let most_steps = if tiles.is_some() { TILED_STEPS } else { STEPS };
+    // Rows follow the stride, which may be longer than the input where there are fewer steps.
+    let most_steps = most_steps.min(conv.steps());
     let most_rows = (most_steps - 1) * conv.stride + (conv.kernel - 1) * conv.dilation + 1;
     let unit = if tiles.is_some() { amx::TILE } else { 1 };
     let sizes = [

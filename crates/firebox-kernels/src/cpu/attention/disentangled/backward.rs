@@ -301,7 +301,7 @@ impl Task<'_> {
         head.gather_block(self.output.d_out, block, all.d_out);
         let (out, d_out) = (&all.out[..lanes * padded], &all.d_out[..lanes * padded]);
         let mut dots = [0.0; QUERIES];
-        pack::negative_dots(kernels, out, d_out, padded, &mut dots);
+        pack::negative_dots::<C>(kernels, out, d_out, padded, &mut dots);
         // The block of queries is where its scores were computed from.
         for (rows, across) in
             [(&*scores.plain, &mut *all.queries_across), (d_out, &mut *all.d_out_across)]
@@ -368,9 +368,10 @@ impl Task<'_> {
         let DisentangledSizes { time, heads, .. } = *self.call.sizes;
         let first = (head.sample * heads + head.head) * time + block.first;
         let normalisers = &self.output.normalisers[first..][..block.count];
+        let mask = self.call.rules.dropout;
         for (row, (normaliser, dot)) in normalisers.iter().zip(dots).enumerate() {
             let known = Known { normaliser: *normaliser, dot: *dot, scale: self.call.rules.scale };
-            let factors = head.factors(block.first + row, keys, all.factors);
+            let factors = head.factors(mask, block.first + row, keys, all.factors);
             let scores = &mut scores.scores[row * keys..][..keys];
             let d = &mut all.d_scores[row * keys..][..keys];
             rows::gradient(kernels, head.length, known, factors, scores, d);

@@ -7,8 +7,8 @@ use super::super::super::pool::Lent;
 use super::super::products::Multiplier;
 use super::super::{Block, Normalisers, Place, QUERIES, Target, Unfilled, pack};
 use super::{
-    BLOCK, Dims, DisentangledCall, DisentangledSizes, Head, SCORES, Scores, cut, in_words_of, most,
-    multiply, room, rows,
+    BLOCK, Dims, DisentangledCall, DisentangledSizes, Head, Mask, SCORES, Scores, cut, in_words_of,
+    most, multiply, room, rows,
 };
 
 /// The result, `[batch, time, heads · size]`, with zeros after each length.
@@ -69,14 +69,20 @@ fn run<C: Compute>(
     head.gather_all(head.call.content.v, &dims, scores.plain);
     let rows = &scores.plain[..keys * padded];
     pack::across_rows::<C>(kernels, rows, padded, 1, &mut values[..key_words * padded]);
+    // With its factor each exponential would be rounded once more, in the same direction as others: where words
+    // are rounded, it is one of the sums.
+    let (mask, factor) = match rules.dropout.map(Mask::apart) {
+        Some((mask, factor)) if !C::VERBATIM => (Some(mask), factor),
+        _ => (rules.dropout, 1.0),
+    };
     for block in Block::all(head.length) {
         scores.of_block::<C>(head, &dims, &multiplier, &block);
         let lanes = block.lanes();
         let known = &mut normalisers[block.first..][..block.count];
         let of_block = scores.scores[..lanes * keys].chunks_exact_mut(keys);
         for ((row, scores), known) in of_block.enumerate().zip(known) {
-            rows::exponentials(kernels, head.length, rules.scale, scores, known);
-            if let Some(factors) = head.factors(block.first + row, keys, factors) {
+            rows::exponentials::<C>(kernels, head.length, rules.scale, scores, known);
+            if let Some(factors) = head.factors(mask, block.first + row, keys, factors) {
                 scores.iter_mut().zip(factors).for_each(|(p, factor)| *p *= factor);
             }
         }
@@ -84,7 +90,7 @@ fn run<C: Compute>(
         let p = in_words_of::<C>(kernels, p, [keys, key_words], words);
         multiply::<C>(&multiplier, [lanes, key_words, padded], p, values, sums, false);
         for (sums, [_, inverse]) in sums.chunks_exact_mut(padded).zip(&normalisers[block.first..]) {
-            sums.iter_mut().for_each(|sum| *sum *= inverse);
+            sums.iter_mut().for_each(|sum| *sum *= inverse * factor);
         }
         out.write(block.first, &sums[..block.count * padded], 1.0);
     }

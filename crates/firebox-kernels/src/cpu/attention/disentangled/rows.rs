@@ -3,6 +3,7 @@
 use std::f32::consts::LOG2_E;
 
 use super::super::super::BLOCK;
+use super::super::super::compute::Compute;
 use super::super::super::kernels::dispatch;
 use super::super::super::lanes::Lanes;
 use super::super::super::math::exp2;
@@ -98,8 +99,9 @@ unsafe fn returned_to_rows<S: Simd>(
 
 dispatch!(
     /// Makes of the first `keys` scores, times `scale`, which is above 0, their exponentials over that of the largest one,
-    /// and zeros of the others. `known` becomes the largest, in units of ln 2, and one over their sum.
-    pub(super) fn exponentials = row_exponentials(
+    /// and zeros of the others. `known` becomes the largest, in units of ln 2, and one over their sum. Where words are
+    /// rounded, so are the exponentials before they are summed up: what values are weighed by is then 1 in all.
+    pub(super) fn exponentials<C: Compute> = row_exponentials(
         keys: usize,
         scale: f32,
         scores: &mut [f32],
@@ -110,7 +112,7 @@ dispatch!(
 /// # Safety
 /// That of [`Simd`].
 #[inline(always)]
-unsafe fn row_exponentials<S: Lanes>(
+unsafe fn row_exponentials<S: Lanes, C: Compute>(
     keys: usize,
     scale: f32,
     scores: &mut [f32],
@@ -130,7 +132,10 @@ unsafe fn row_exponentials<S: Lanes>(
         let max = lanes[..S::LANES].iter().copied().fold(f32::NEG_INFINITY, f32::max);
         for at in (0..scores.len()).step_by(S::LANES) {
             let score = S::mul(S::load(scores.as_ptr().add(at)), scale);
-            let power = exp2::<S>(S::sub(score, S::splat(max)));
+            let mut power = exp2::<S>(S::sub(score, S::splat(max)));
+            if !C::VERBATIM {
+                power = S::rounded(power);
+            }
             S::store(scores.as_mut_ptr().add(at), power);
         }
         scores[keys..].fill(0.0);
@@ -148,7 +153,7 @@ unsafe fn row_exponentials<S: Lanes>(
 pub(super) struct Known {
     /// The largest score, in units of ln 2, and one over the sum of the exponentials.
     pub(super) normaliser: [f32; 2],
-    /// Minus the product of the output and its gradient.
+    /// Minus the product of the output and its gradient, as words have that.
     pub(super) dot: f32,
     /// What scores are multiplied by.
     pub(super) scale: f32,
