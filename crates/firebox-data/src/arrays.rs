@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use firebox_core::Storage;
 use half::f16;
 
+use crate::input::label_of_another;
 use crate::npy::{Header, Kind, Problem, fits, read_header};
 use crate::{DataError, Format};
 
@@ -182,7 +183,7 @@ fn holds_array(folder: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// When a folder cannot be read, or there is no array.
+/// When a folder cannot be read, there is no array, or one is named as the labels of another.
 pub fn array_paths(folder: &Path) -> Result<Vec<(PathBuf, Option<String>)>, DataError> {
     let list = |folder: &Path| -> Result<Vec<PathBuf>, DataError> {
         let mut paths = Vec::new();
@@ -209,8 +210,11 @@ pub fn array_paths(folder: &Path) -> Result<Vec<(PathBuf, Option<String>)>, Data
             found.push((path, None));
         }
     }
-    match found.is_empty() {
-        true => Err(DataError::NoArray { path: folder.to_owned() }),
-        false => Ok(found),
+    if found.is_empty() {
+        return Err(DataError::NoArray { path: folder.to_owned() });
+    }
+    match label_of_another(found.iter().map(|(path, _)| path.as_path())) {
+        Some((path, of, label)) => Err(DataError::LabelArray { path, of, label }),
+        None => Ok(found),
     }
 }

@@ -269,7 +269,7 @@ fn unfilled(
         return (action, String::new());
     }
     let said = format!(
-        "{filled} filled and {left} left out with {} rows: at the beginning of a series, or more than `data.checks.longest_fill` = {} one after the other; ",
+        "{filled} filled and {left} left out with {} rows: at the beginning of a series, behind a gap, or more than `data.checks.longest_fill` = {} one after the other; ",
         if left == 1 { "its" } else { "their" },
         policies.longest_fill
     );

@@ -168,26 +168,29 @@ impl Format {
 #[serde(deny_unknown_fields, default)]
 pub struct Columns {
     /// Column of the time of each row. By default the column named `time`, `timestamp`,
-    /// `datetime`, `date` or `ts` in any case; without one, rows are numbered.
+    /// `datetime`, `ts` or `date` in any case, by the first of these words that names one; without one, rows are numbered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
     /// How times are written.
     pub time_unit: TimeUnit,
     /// IANA name of the zone of times that are written without one, such as `America/New_York`.
     /// By default UTC. A moment that clocks show twice is told by the rows before it, of the same
-    /// series: the first in the direction of their times that lies behind the last of them.
+    /// series: the first in the direction of their times that lies behind the last of them, or the other one where that
+    /// alone lies one step behind it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
     /// Column that names the series of each row. By default the column named `series`, `symbol`,
-    /// `ticker` or `instrument` in any case; without one, each file is a series.
+    /// `ticker` or `instrument` in any case, by the first of these words that names one; without one, each file is a series.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<String>,
     /// Column that names what each series belongs to with others, such as the subject of several recordings: all rows of a
-    /// series have one, and series of one group stay in one part of a split that draws whole series.
+    /// series have one, and series of one group stay in one part of a split that draws whole series. A number is the same
+    /// however it is written (`7`, `7.0`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Columns to learn from. By default `open`, `high`, `low` and `close` in any case where all
-    /// four are there, else all columns that are not the time, series, group or label.
+    /// four are there, else all columns that are not the time, series, group or label, nor the numbers of rows that pandas
+    /// writes (without a name, `Unnamed: 0` or `__index_level_0__`).
     #[serde(deserialize_with = "at_least_one", skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<ChannelColumn>,
     /// Column of the class of each row; a row whose field is empty or NaN has none. For `.npy` data, the middle part of the name of a second
@@ -286,7 +289,8 @@ pub struct CheckPolicies {
     pub duplicates: Policy,
     /// Values that are missing, NaN, infinite or too large for f32. `drop` leaves the row out and cuts the series
     /// there, so that no window spans the place; `fill` repeats the channel's last value in the
-    /// same series, and drops rows before the first one.
+    /// same series, and drops rows before the first one, and those behind a gap that is not filled. Prices that are put in
+    /// stay within the high and low of their bar, and a high or low reaches as far as the other prices.
     pub not_finite: Policy,
     /// Bars whose high is below, or whose low is above, their open or close (or, without those,
     /// each other). `drop` leaves the bar out and cuts the series there, `fill` raises the high and
@@ -347,8 +351,9 @@ pub enum CrowdedPolicy {
     /// The data is refused.
     #[default]
     Error,
-    /// Those rows are left out, and after one of them all until nine tenths of an interval have passed since the last
-    /// that was kept.
+    /// Those rows are left out, and after one of them all until nine tenths of an interval have passed since the last that
+    /// was kept, and less is lacking of a whole one than half of what lies between the row and the one before it. Later
+    /// rows decide nothing.
     Drop,
     /// They are kept, each as one step, and so are the rows of a series whose own steps are shorter than the interval.
     Keep,

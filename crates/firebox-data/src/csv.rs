@@ -16,8 +16,8 @@ use polars::prelude::*;
 use crate::config::role_of;
 use crate::frame::scan_path;
 use crate::mapping::Mapping;
-use crate::missing::to_declare;
-use crate::time::is_like_time;
+use crate::missing::{among_numbers, to_declare};
+use crate::time::{is_like_time, is_time_of_day};
 use crate::{Csv, DataError, Format};
 
 /// The separator of a file.
@@ -253,7 +253,7 @@ pub(crate) fn check_open_end(path: &Path, separator: u8, bytes: &[u8]) -> Result
     let before = end.map(|before| before.last());
     let is_alone =
         before.is_some_and(|last| last.is_none_or(|byte| *byte == separator || *byte == b'\n'));
-    match is_alone.then(|| unclosed(path, bytes)).flatten() {
+    match is_alone.then(|| unclosed(path, separator, bytes)).flatten() {
         Some(error) => Err(error),
         None => Ok(()),
     }
@@ -485,6 +485,39 @@ fn filled_lines(lines: &[u8]) -> Vec<bool> {
     all
 }
 
+/// Refuses a column that would be left out as the numbers of rows, and begins with something else, such as a time.
+pub(crate) fn check_index(
+    path: &Path,
+    csv: &Csv,
+    names: &[String],
+    mapping: &Mapping,
+) -> Result<(), DataError> {
+    let columns = mapping.index_columns(names);
+    if columns.is_empty() {
+        return Ok(());
+    }
+    let mut file = BufReader::new(File::open(path).map_err(DataError::io("open", path))?);
+    let mut line = Vec::new();
+    for _ in 0..2 {
+        line.clear();
+        file.read_until(b'\n', &mut line).map_err(DataError::io("read", path))?;
+    }
+    let line = String::from_utf8_lossy(&line);
+    let first = fields(line.trim_end_matches(['\n', '\r']), separator(path, csv));
+    let is_other = |value: &str| !value.is_empty() && number(value, csv).is_none();
+    let mut found = names.iter().zip(&first);
+    match found.find(|(name, value)| columns.contains(name) && is_other(value.trim())) {
+        Some((name, value)) => Err(DataError::Value {
+            path: path.to_owned(),
+            row: 1,
+            column: name.clone(),
+            value: value.clone(),
+            problem: format!("is not a number: {}", way_out_of(name, value, csv, mapping)),
+        }),
+        None => Ok(()),
+    }
+}
+
 /// Finds the line that polars could not read.
 fn diagnose(
     path: &Path,
@@ -498,7 +531,7 @@ fn diagnose(
         Err(error) => return error,
     };
     let separator = separator(path, csv);
-    if let Some(error) = unclosed(path, &bytes) {
+    if let Some(error) = unclosed(path, separator, &bytes) {
         return error;
     }
     let numbers: Vec<(usize, &str)> = names
@@ -533,24 +566,90 @@ fn diagnose(
             {
                 continue;
             }
-            let way_out = to_declare(trimmed, csv, || cells(&bytes, separator, *field));
+            let cell = (*column, value.as_str());
+            if let Some(error) = halves_of_time(path, mapping, (names, &fields[..]), cell) {
+                return error;
+            }
+            let row = index - blank;
+            let cells = || cells(&bytes, separator, *field);
+            let may_be_of_numbers =
+                mapping.by_default && nearly(trimmed, csv).is_none() && !is_like_time(trimmed);
+            let among =
+                || may_be_of_numbers.then(|| among_numbers(trimmed, row, csv, cells())).flatten();
+            let way_out = to_declare(trimmed, csv, cells).or_else(among);
             let way_out = way_out.unwrap_or_else(|| way_out_of(column, value, csv, mapping));
             return DataError::Value {
                 path: path.to_owned(),
-                row: index - blank,
+                row,
                 column: (*column).to_owned(),
                 value: value.clone(),
                 problem: format!("is not a number: {way_out}"),
             };
         }
     }
-    DataError::malformed(path, Format::Csv, error.to_string())
+    stray(path, separator, &bytes)
+        .unwrap_or_else(|| DataError::malformed(path, Format::Csv, error.to_string()))
 }
 
-/// What is wrong where a quote is never closed.
-pub(crate) fn unclosed(path: &Path, bytes: &[u8]) -> Option<DataError> {
+/// What is wrong with a value of a column that nobody named, if it is the date of the time of day that stands in the column
+/// of times, or the reverse.
+fn halves_of_time(
+    path: &Path,
+    mapping: &Mapping,
+    (names, fields): (&[String], &[String]),
+    (column, value): (&str, &str),
+) -> Option<DataError> {
+    let time = mapping.time.as_deref().filter(|_| mapping.by_default)?;
+    let at = fields.get(names.iter().position(|name| name == time)?)?;
+    let is_date = |text: &str| is_like_time(text) && !text.contains(':');
+    let (date, time) = match () {
+        () if is_date(value) && is_time_of_day(at) => (column, time),
+        () if is_time_of_day(value) && is_date(at) => (time, column),
+        () => return None,
+    };
+    let (path, date, time) = (path.to_owned(), date.to_owned(), time.to_owned());
+    Some(DataError::DateAndTime { path, date, time })
+}
+
+/// What is wrong where a quote is never closed, as it seems.
+pub(crate) fn unclosed(path: &Path, separator: u8, bytes: &[u8]) -> Option<DataError> {
+    let line = open_quote(bytes)?;
     let problem = "a double quote is opened here and never closed";
-    open_quote(bytes).map(|line| DataError::line(path, line, problem))
+    Some(stray(path, separator, bytes).unwrap_or_else(|| DataError::line(path, line, problem)))
+}
+
+/// What is wrong with a quote that stands within a field, where it neither begins nor ends one.
+pub(crate) fn stray(path: &Path, separator: u8, bytes: &[u8]) -> Option<DataError> {
+    let problem = "a double quote stands within a field, as of inches: write that field in double quotes, with two for this one";
+    stray_quote(bytes, separator).map(|line| DataError::line(path, line, problem))
+}
+
+/// The line of the first quote that stands within a field, behind the header, which is looked at on its own. None where
+/// another is not closed on its line: nothing behind that one is sure.
+fn stray_quote(bytes: &[u8], separator: u8) -> Option<usize> {
+    let (mut line, mut quoted_from, mut begins) = (1, None, true);
+    let mut rest = bytes.iter().copied().peekable();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'"' if quoted_from.is_some() => {
+                if rest.next_if_eq(&b'"').is_none() {
+                    let begun = quoted_from.take();
+                    let ends = |next: u8| next == separator || matches!(next, b'\n' | b'\r');
+                    if line > 1 && !rest.peek().copied().is_none_or(ends) {
+                        return begun.filter(|begun| *begun == line);
+                    }
+                }
+            }
+            b'"' if begins => (quoted_from, begins) = (Some(line), false),
+            b'"' if line > 1 => return Some(line),
+            b'\n' => {
+                line += 1;
+                begins = quoted_from.is_none();
+            }
+            byte => begins = byte == separator && quoted_from.is_none(),
+        }
+    }
+    None
 }
 
 /// The line of a quote that is never closed.
@@ -641,6 +740,31 @@ mod tests {
         assert_eq!(surplus("1,\"2,3\"\n"), None);
         // Behind a blank, quotes begin nothing.
         assert_eq!(surplus("1, \"2,3\"\n"), Some((0, 3)));
+    }
+
+    #[test]
+    fn a_quote_within_a_field_is_found_where_it_stands() {
+        let check = |text: &str, expected: Option<usize>| {
+            assert_eq!(stray_quote(text.as_bytes(), b','), expected, "{text}");
+        };
+        check("a,b\n1,5\"\n2,6\"\n", Some(2));
+        check("a,b\n1,x\n5\" pipe,6\n7\",8\n", Some(3));
+        check("a,b\n1,\"so\" it is\n", Some(2));
+        // Behind a blank, quotes begin nothing.
+        check("a,b\n1, \"x\"\n", Some(2));
+        check("a,b\n1,\"x\ny\"\n2,5\"", Some(4));
+        for whole in [
+            "a,b\n1,\"x\"\r\n\"2\",\"\"\n",
+            "a,b\n1,\"5\"\"\"\n",
+            "a,\"b\"",
+            "a 5\",\"b\" c\n1,2",
+            "",
+        ] {
+            check(whole, None);
+        }
+        // One that is never closed: which of the others opens a field is not known.
+        check("a,b\n1,\"x\n2,\"y\"\n", None);
+        check("a,b\n1,\"x\n2,y\n", None);
     }
 
     #[test]

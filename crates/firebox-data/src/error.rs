@@ -181,6 +181,19 @@ pub enum DataError {
         /// The middle part of its name.
         label: String,
     },
+    /// An array that would be converted as samples and looks like the labels of another.
+    #[error(
+        "{} looks like the labels of {}, and would become a sample: move it away; the classes of samples are the folders that arrays lie in, and arrays that are not converted are read with such labels (`data.columns.label = \"{label}\"`)",
+        path.display(), of.display()
+    )]
+    LabelArray {
+        /// The file.
+        path: PathBuf,
+        /// The array beside it.
+        of: PathBuf,
+        /// The middle part of its name.
+        label: String,
+    },
     /// An array without the file of labels that is asked for.
     #[error(
         "{} has no file of labels, {}, which `data.columns.label = \"{label}\"` asks for: put it there (a negative label stands for none), correct the key, or leave it out to learn without labels",
@@ -263,6 +276,19 @@ pub enum DataError {
         line: usize,
         /// What is wrong with it.
         problem: String,
+    },
+    /// Dates and times of day in columns of their own.
+    #[error(
+        "{} has dates in its column `{date}`, and times of day in `{time}`: join them in one column, such as 2014-05-01T09:30, and name that in `data.columns.time`",
+        path.display()
+    )]
+    DateAndTime {
+        /// The file.
+        path: PathBuf,
+        /// The column of dates.
+        date: String,
+        /// That of times of day.
+        time: String,
     },
     /// A column that the file does not have.
     #[error(

@@ -14,7 +14,8 @@
 //!   rows out of order in time, unless they are left out: all are sorted on the disk of the store ([`sorted`]) before the
 //!   rules see them. There one series alone may be larger than memory, too: its rows are read back part by part. Where
 //!   the result stays in memory, the long way is gone instead.
-//! - The interval that rows are left out by which follow too soon.
+//! - The interval that rows are left out by which follow too soon, and the one by which a gap is told over which no value
+//!   is carried.
 //! - Channels without any value that are left out.
 //!
 //! Which gaps are filled, and which channels are constant and left out, is known at the end alone: then what was stored
@@ -44,7 +45,7 @@ use crate::mapping::Mapping;
 use crate::progress::Progress;
 use crate::store::{About, Making};
 use crate::time::Zone;
-use crate::{Checks, DataConfig, DataError, missing, timeframes};
+use crate::{Checks, DataConfig, DataError, Interval, missing, timeframes};
 use firebox_core::{Key, SeriesSet};
 
 use self::taken::{AllRead, Taken};
@@ -58,6 +59,8 @@ pub(crate) enum Stop {
     Apart,
     /// Rows follow too soon by this interval, and are to be left out.
     Crowded(i64),
+    /// By this interval there is a gap, behind which nothing is to be filled with what lies before it.
+    Bridged(i64),
     /// These channels have no value, and are to be left out; so are rows that follow too soon by this interval, if any.
     Void(Vec<String>, Option<i64>),
     /// The disk refuses, or the policies do.
@@ -166,6 +169,8 @@ struct How {
     sorted: Option<usize>,
     /// The interval that rows are left out by which follow too soon, if they are.
     spacing: Option<i64>,
+    /// The interval by which there are gaps that no value is carried over, once that matters.
+    interval: Option<i64>,
     /// The channels that are left out as those without any value.
     void: Vec<String>,
 }
@@ -177,6 +182,7 @@ impl How {
         match stop {
             Stop::Apart if self.sorted.is_none() && !in_memory => how.sorted = Some(BLOCK),
             Stop::Crowded(interval) if self.spacing.is_none() => how.spacing = Some(*interval),
+            Stop::Bridged(interval) if self.interval.is_none() => how.interval = Some(*interval),
             Stop::Void(channels, spacing) if self.void.is_empty() => {
                 how.void.clone_from(channels);
                 how.spacing = *spacing;
@@ -204,7 +210,10 @@ pub(crate) fn read(
     // Rows are found again by the path of their file.
     let paths: HashSet<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     known((paths.len() == inputs.len()).then_some(()))?;
-    again_if_told(How::default(), sink.is_memory(), |how| {
+    // A declared interval is known before anything is read.
+    let interval = config.interval.map(Interval::microseconds);
+    let how = How { interval, ..How::default() };
+    again_if_told(how, sink.is_memory(), |how| {
         told.progress.begin(how.following(config, &sink));
         all((inputs, config, zone), how, sink.anew(), told)
     })

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use firebox_core::Channel;
+use firebox_core::{Channel, Role};
 use polars::prelude::*;
 use rayon::prelude::*;
 
@@ -31,7 +31,9 @@ pub(crate) struct Table<'a> {
 pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table<'a>, DataError> {
     let Input { path, format, .. } = input;
     let (frame, mapping) = if *format == Format::Csv {
-        let mapping = Mapping::new(path, &csv::header(path, &config.csv)?, &config.columns)?;
+        let names = csv::header(path, &config.csv)?;
+        let mapping = Mapping::new(path, &names, &config.columns)?;
+        csv::check_index(path, &config.csv, &names, &mapping)?;
         (csv::read(path, &config.csv, &mapping)?, mapping)
     } else {
         let declared = Declared::read(path, *format)?;
@@ -64,8 +66,11 @@ pub(crate) fn mapped(
 ) -> Result<Mapping, DataError> {
     let path = &input.path;
     let mapping = Mapping::new(path, &declared.names, &config.columns)?;
-    for channel in &mapping.channels {
-        check_numeric(path, channel, declared.kind(&channel.name), &mapping)?;
+    // A column that is no channel as it is named as the numbers of rows may be the times.
+    let index = mapping.index_columns(&declared.names);
+    let index = index.into_iter().map(|name| Channel::new(name, Role::Other));
+    for channel in mapping.channels.iter().cloned().chain(index) {
+        check_numeric(path, &channel, declared.kind(&channel.name), &mapping)?;
     }
     let others = [&mapping.time, &mapping.series, &mapping.label].into_iter().flatten();
     others.into_iter().try_for_each(|name| check_known(path, name, declared.kind(name)))?;
@@ -289,9 +294,11 @@ impl Reading<'_> {
         Ok(values)
     }
 
-    /// A column of names as codes; a missing name is [`NO_LABEL`]. White space around a name is no part of it.
+    /// A column of names as codes; a missing name is [`NO_LABEL`]. White space around a name is no part of it. A number that
+    /// is NaN is missing, and so is the text that pandas makes of one; a series may be called `NaN`.
     pub(crate) fn codes(&self, name: &str, interner: &mut Interner) -> Result<Vec<u32>, DataError> {
-        self.codes_but(name, interner, |_| false)
+        let is_float = self.column(name)?.dtype().is_float();
+        self.codes_but(name, interner, |text| text == "nan" || (is_float && text == "NaN"))
     }
 
     /// A column of classes as codes: of an empty field, and of NaN, which programs write for it, there is no class.
@@ -330,7 +337,11 @@ impl Reading<'_> {
             .and_then(|column| column.cast(&DataType::String).map_err(|error| self.polars(&error)));
         let value = text.ok().and_then(|text| Some(text.str().ok()?.get(row)?.to_owned()));
         let value = value.unwrap_or_default();
-        let what = if value.is_empty() { "" } else { ", as white space is no name" };
+        let what = match value.trim() {
+            _ if value.is_empty() => "",
+            "" => ", as white space is no name",
+            _ => ", as programs write it for one that is missing",
+        };
         DataError::Value {
             path: self.input.path.clone(),
             row: row + 1,

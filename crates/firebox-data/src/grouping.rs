@@ -17,7 +17,7 @@ use crate::groups::Groups;
 use crate::guarded::guarded;
 use crate::input::Input;
 use crate::mapping::Mapping;
-use crate::raw::{Interner, NO_LABEL};
+use crate::raw::{Interner, NO_LABEL, as_number};
 use crate::schema::Declared;
 use crate::time::Zone;
 use crate::{ChannelColumn, Columns, DataConfig, DataError, Format, csv, parts};
@@ -47,7 +47,7 @@ pub(crate) fn groups(
             without.push(series);
             continue;
         };
-        let group = known.entry(group).or_insert_with_key(|group| Arc::from(group.as_str()));
+        let group = known.entry(as_compared(&group)).or_insert_with(|| Arc::from(group.as_str()));
         groups.insert(series.name.clone(), Arc::clone(group));
     }
     match without.first() {
@@ -59,6 +59,11 @@ pub(crate) fn groups(
         }),
         None => Ok(groups),
     }
+}
+
+/// A group as it is compared: `7` of one file and `7.0` of another are one, and would else be trained on and tested on.
+fn as_compared(group: &str) -> String {
+    as_number(group).unwrap_or_else(|| group.to_owned())
 }
 
 /// What names groups.
@@ -208,10 +213,10 @@ impl Column {
         }
         let said = Said { group, path: path.clone(), row };
         let first = self.of.entry((reading.input.origin, series)).or_insert(said);
-        if first.group == group {
+        let name = |code: u32| self.groups.names[code as usize].clone();
+        if first.group == group || as_compared(&name(first.group)) == as_compared(&name(group)) {
             return Ok(());
         }
-        let name = |code: u32| self.groups.names[code as usize].clone();
         let problem = format!(
             "is not the group `{}` that the series `{}` has in row {} of {}: each series is of one group; correct one of \
              them, or name series in `data.columns.series` so that each is of one",

@@ -2,7 +2,8 @@
 //!
 //! Nothing here runs for data that are taken. What cannot be found out leaves the error as it is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 
 use firebox_core::{Channel, Silent};
 use polars::prelude::{DataFrame, DataType, Expr, IdxSize, TimeUnit as Stored, col};
@@ -14,7 +15,7 @@ use crate::input::{Input, inputs};
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL, Raw};
 use crate::schema::Declared;
-use crate::time::{Course, Zone};
+use crate::time::{Course, Zone, is_like_time, is_time_of_day};
 use crate::work::Usable;
 use crate::{
     ConstantPolicy, DataConfig, DataError, Defect, Finding, Format, Policy, TimeUnit, csv,
@@ -22,6 +23,8 @@ use crate::{
 
 /// Odd rows from which on several series in one file are the likelier cause: fewer are mistakes.
 const FEWEST: u64 = 3;
+/// A day in microseconds.
+const DAY: i64 = 86_400_000_000;
 /// Rows of a file, files and columns of each that are looked at: a hint is not worth more.
 const ROWS: IdxSize = 100_000;
 const FILES: usize = 8;
@@ -32,10 +35,16 @@ const COLUMNS: usize = 32;
 pub(crate) fn explained(error: DataError, config: &DataConfig, named: bool) -> DataError {
     let is_of_order =
         |finding: &Finding| matches!(finding.defect, Defect::Unsorted | Defect::Duplicates);
+    let is_twice = |finding: &Finding| finding.defect == Defect::Duplicates;
+    if let DataError::Defects { findings } = &error
+        && findings.iter().any(is_twice)
+        && let Some(two_columns) = date_and_time(config)
+    {
+        return two_columns;
+    }
     match error {
         DataError::Defects { mut findings }
-            if findings.iter().any(|finding| finding.defect == Defect::Duplicates)
-                && has_finer_times(config) =>
+            if findings.iter().any(is_twice) && has_finer_times(config) =>
         {
             for finding in &mut findings {
                 if finding.defect == Defect::Duplicates {
@@ -138,8 +147,23 @@ fn has_finer_times(config: &DataConfig) -> bool {
     inputs.iter().take(FILES).any(|input| finer(input).unwrap_or(false))
 }
 
+/// The files of `config` that have no column of this name; those whose columns have no names are none of them.
+///
+/// # Errors
+///
+/// When a file is missing, or is of the wrong kind.
+pub fn files_without(config: &DataConfig, column: &str) -> Result<Vec<PathBuf>, DataError> {
+    let lacks = |input: &Input| {
+        names_of(input, config).is_some_and(|(names, _)| names.iter().all(|name| name != column))
+    };
+    Ok(inputs(config)?.into_iter().filter(lacks).map(|input| input.path).collect())
+}
+
 /// The columns of a table, and what it declares them to be.
-fn names_of(input: &Input, config: &DataConfig) -> Option<(Vec<String>, Option<Declared>)> {
+pub(crate) fn names_of(
+    input: &Input,
+    config: &DataConfig,
+) -> Option<(Vec<String>, Option<Declared>)> {
     match input.format {
         Format::Csv => Some((csv::header(&input.path, &config.csv).ok()?, None)),
         Format::Parquet | Format::Arrow => {
@@ -148,6 +172,49 @@ fn names_of(input: &Input, config: &DataConfig) -> Option<(Vec<String>, Option<D
         }
         _ => None,
     }
+}
+
+/// The error of a file of which the first rows have dates alone as their times, and times of day in another column, which
+/// tells rows of one date apart.
+fn date_and_time(config: &DataConfig) -> Option<DataError> {
+    let zone = Zone::named(config.columns.time_zone.as_deref()).ok()?;
+    let found = |input: &Input| {
+        let (date, time) = date_and_time_of(input, config, &zone)?;
+        Some(DataError::DateAndTime { path: input.path.clone(), date, time })
+    };
+    inputs(config).ok()?.iter().take(FILES).find_map(found)
+}
+
+/// The two columns of one file.
+fn date_and_time_of(input: &Input, config: &DataConfig, zone: &Zone) -> Option<(String, String)> {
+    let (names, declared) = names_of(input, config)?;
+    let mapping = Mapping::new(&input.path, &names, &config.columns).ok()?;
+    let date = mapping.time.clone()?;
+    let kind = |name: &String| declared.as_ref().map(|declared| declared.kind(name));
+    let may_be = |name: &&String| {
+        let is_text_or_time = match kind(name) {
+            None => true,
+            Some(Some(Ok(kind))) => matches!(kind, DataType::String | DataType::Time),
+            Some(_) => false,
+        };
+        **name != date && is_text_or_time
+    };
+    let columns: Vec<String> = names.iter().filter(may_be).take(COLUMNS).cloned().collect();
+    let wanted: Vec<String> = columns.iter().chain([&date]).cloned().collect();
+    let frame = first_rows(input, config, declared.as_ref(), &wanted)?;
+    let reading = Reading { input, config, zone, frame: &frame, mapping: &mapping };
+    let (dates, _) = reading.as_written(&date).ok()?;
+    dates.iter().all(|time| time % DAY == 0).then_some(())?;
+    let days = dates.iter().collect::<HashSet<_>>().len();
+    let tells_apart = |column: &String| {
+        let text = frame.column(column).ok()?.cast(&DataType::String).ok()?;
+        let of_day: Option<Vec<&str>> = text.str().ok()?.iter().collect();
+        let of_day = of_day.filter(|of_day| of_day.iter().all(|time| is_time_of_day(time)))?;
+        let moments: HashSet<(&i64, &str)> = dates.iter().zip(of_day).collect();
+        Some(moments.len() > days)
+    };
+    let time = columns.into_iter().find(|column| tells_apart(column) == Some(true))?;
+    Some((date, time))
 }
 
 /// A column that tells series apart in the first rows of a file.
@@ -185,7 +252,10 @@ fn telling_column_of(input: &Input, config: &DataConfig, zone: &Zone) -> Option<
         let mut interner = Interner::default();
         let codes = reading.codes(column, &mut interner).ok()?;
         let is_name = |name: &String| name.parse::<f64>().is_err() || name.parse::<i64>().is_ok();
-        interner.names.iter().all(is_name).then(|| told_apart(&times, &codes))?
+        // Times of day are what the column of dates lacks.
+        let are_names = interner.names.iter().all(is_name)
+            && !interner.names.iter().all(|name| is_like_time(name));
+        are_names.then(|| told_apart(&times, &codes))?
     };
     let telling = columns.iter().filter_map(|column| Some((series(column)?, column)));
     telling.min_by_key(|(series, _)| *series).map(|(_, column)| column.clone())

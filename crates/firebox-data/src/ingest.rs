@@ -18,8 +18,9 @@ use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop, Told};
 use crate::generated::settings;
 use crate::guarded::guarded;
-use crate::hints::explained;
+use crate::hints::{explained, names_of};
 use crate::input::{Input, inputs};
+use crate::mapping::Mapping;
 use crate::market::MarketConfig;
 use crate::progress::Progress;
 use crate::raw::{Gathered, Raw};
@@ -28,8 +29,8 @@ use crate::timeframes::derive;
 use crate::warnings::{LARGE, warn, warn_of, warn_of_arrays};
 use crate::{
     Action, Checks, ClipsConfig, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Defect,
-    Finding, Format, by_series, clips, demand, fast, frame, grouping, market, missing, npy, store,
-    ts,
+    Finding, Format, Policy, by_series, clips, demand, fast, frame, grouping, market, missing, npy,
+    store, ts,
 };
 
 /// Data that is ready to be split and cut into windows.
@@ -164,7 +165,7 @@ pub fn ingest_until(
     match store::load(cache, key, values, stop) {
         Ok(Some((set, checks))) => {
             let set = with_groups(set, (config, &inputs), Some((cache, key)), stop)?;
-            warn_of(listener, (config, inputs[0].format), &checks);
+            warn_of(listener, (config, &inputs), (&set, &checks));
             return Ok(Ingested { set: Arc::new(set), checks, key, reused: true });
         }
         Ok(None) => {}
@@ -192,7 +193,7 @@ pub fn ingest_until(
         return Err(changed);
     }
     let (set, checks) = stored?;
-    warn_of(listener, (config, inputs[0].format), &checks);
+    warn_of(listener, (config, &inputs), (&set, &checks));
     Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
 }
 
@@ -295,7 +296,7 @@ pub fn read_without(
     let inputs = inputs(config)?;
     let (set, checks) = read_checked(config, &inputs, left_out, listener)?;
     let set = with_groups(set, (config, &inputs), None, &AtomicBool::new(false))?;
-    warn_of(listener, (config, inputs[0].format), &checks);
+    warn_of(listener, (config, &inputs), (&set, &checks));
     Ok((set, checks))
 }
 
@@ -570,17 +571,31 @@ fn key(
         // One with a blank before it was a number once.
         key = key.field("missing", "with blanks");
     }
+    let may_be_bars = || config.columns.channels.iter().any(|channel| channel.role().is_price());
+    let carries = config.checks.not_finite == Policy::Fill;
+    if carries && (is_table(inputs[0].format) || may_be_bars()) {
+        // Values were once carried over gaps, and broke the bars that they were put into.
+        key = key.field("carried", "within bars, and over no gap");
+    }
+    if config.is_grouped() {
+        // 7 and 7.0 were once two.
+        key = key.field("groups", "by their numbers");
+    }
+    if inputs.par_iter().any(|input| was_another(input, config)) {
+        // Which column is the time was once decided by their order, and the numbers of rows were learnt from.
+        key = key.field("columns", "by their names");
+    }
     if config.checks.fills() {
         // Which values were put in was not kept once.
         key = key.field("filled", "kept");
     }
     if config.checks.crowded == CrowdedPolicy::Drop {
-        // Of rows of a higher rate, the first one stayed once that was early enough.
-        key = key.field("crowded", "the nearest stays");
+        // Of rows of a higher rate, the one stayed once that the next one showed to be the nearest.
+        key = key.field("crowded", "by the rows before");
     }
     if config.columns.time_zone.is_some() {
-        // Which of two moments a clock showed was once told by the row before, of whatever series.
-        key = key.field("clocks", "of each series");
+        // Which of two moments a clock showed was once told by the row before, of whatever series; and by no step.
+        key = key.field("clocks", "of each series, by its steps");
     }
     if config.timeframes.is_some() {
         // Closes that are all alike were half a band below or above their mean once, by rounding.
@@ -596,6 +611,14 @@ fn key(
         }
     }
     Ok(key.finish())
+}
+
+/// Whether the columns of a table were once taken otherwise.
+fn was_another(input: &Input, config: &DataConfig) -> bool {
+    is_table(input.format)
+        && guarded(input, || names_of(input, config)).is_ok_and(|of| {
+            of.is_some_and(|(names, _)| Mapping::was_another(&names, &config.columns))
+        })
 }
 
 /// Refuses a file that is both trained and tested on, and one that is named twice.

@@ -259,17 +259,24 @@ fn refuse_label_files(files: &[(PathBuf, Format)], config: &DataConfig) -> Resul
     if config.columns.label.is_some() {
         return Ok(());
     }
-    let there: HashSet<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
-    for (path, _) in files.iter().filter(|(_, format)| *format == Format::Npy) {
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let Some((of, label)) = stem.rsplit_once('.') else { continue };
-        let of = path.with_file_name(format!("{of}.npy"));
-        if there.contains(of.as_path()) {
-            let (path, label) = (path.clone(), label.to_owned());
-            return Err(DataError::LabelFile { path, of, label });
-        }
+    let arrays = files.iter().filter(|(_, format)| *format == Format::Npy);
+    match label_of_another(arrays.map(|(path, _)| path.as_path())) {
+        Some((path, of, label)) => Err(DataError::LabelFile { path, of, label }),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// The first of some arrays that is named as the labels of another one, and that one.
+pub(crate) fn label_of_another<'a>(
+    mut arrays: impl Iterator<Item = &'a Path> + Clone,
+) -> Option<(PathBuf, PathBuf, String)> {
+    let there: HashSet<&Path> = arrays.clone().collect();
+    arrays.find_map(|path| {
+        let stem = path.file_stem()?.to_string_lossy();
+        let (of, label) = stem.rsplit_once('.')?;
+        let of = path.with_file_name(format!("{of}.npy"));
+        there.contains(of.as_path()).then(|| (path.to_owned(), of, label.to_owned()))
+    })
 }
 
 fn not_found(path: &Path) -> DataError {

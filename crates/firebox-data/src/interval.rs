@@ -91,7 +91,19 @@ impl Serialize for Interval {
 
 impl<'de> Deserialize<'de> for Interval {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+        struct IntervalVisitor;
+        impl de::Visitor<'_> for IntervalVisitor {
+            type Value = Interval;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number and a unit in quotes, such as \"1min\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Interval, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(IntervalVisitor)
     }
 }
 

@@ -75,7 +75,7 @@ impl Original {
     ///
     /// As [`ingest`](crate::ingest()); also when too few rows are left.
     pub fn changed(&self, change: &Change) -> Result<SeriesSet, DataError> {
-        let (mut raw, config) = match change {
+        let (raw, config) = match change {
             Change::After(moment) => (self.disturbed(|_| Some(*moment)), self.config.clone()),
             Change::Series(names) => {
                 let all = |series: &str| names.iter().any(|name| name == series);
@@ -83,16 +83,22 @@ impl Original {
             }
             Change::Gone(moment) => self.without(*moment),
         };
-        // A channel that never changes would with other values, and what changes would not without some.
-        only(&mut raw.channels, &self.kept);
-        raw.series.iter_mut().for_each(|series| only(&mut series.columns, &self.kept));
         let checks = CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks };
         Ok(checked(raw, &DataConfig { checks, ..config })?.0.grouped(&self.groups))
     }
 
+    /// What the files hold, of the channels that are kept: one that never changes would with other values, and one that
+    /// changes would not without some.
+    fn of_kept(&self) -> Raw {
+        let mut raw = self.raw.clone();
+        only(&mut raw.channels, &self.kept);
+        raw.series.iter_mut().for_each(|series| only(&mut series.columns, &self.kept));
+        raw
+    }
+
     /// The rows with other values after the moment that a series has by its name.
     fn disturbed(&self, after: impl Fn(&str) -> Option<i64>) -> Raw {
-        let mut raw = self.raw.clone();
+        let mut raw = self.of_kept();
         for series in &mut raw.series {
             let Some(after) = after(&series.name) else { continue };
             let rows: Vec<usize> =
@@ -105,14 +111,15 @@ impl Original {
     /// The rows as they would be had none come after a moment. Their order, the interval and the channels
     /// that say something are those of all rows: a user declares them, or would.
     fn without(&self, moment: i64) -> (Raw, DataConfig) {
-        let (mut raw, config) = (self.raw.clone(), &self.config);
+        let (mut raw, config) = (self.of_kept(), &self.config);
         // The row that closes a bar may be the first of the next one, which is itself not complete.
         let next = config.timeframes.is_some();
         let works = in_order(std::mem::take(&mut raw.series), &raw.channels, &config.checks);
-        raw.series =
-            works.into_iter().map(|work| work.until(moment, &config.checks, next)).collect();
-        raw.series.retain(|series| series.len() > 0);
         let interval = config.interval.or(self.interval);
+        let of = (&raw.channels[..], interval.map(Interval::microseconds));
+        let works = works.into_iter().map(|work| work.until(moment, of, &config.checks, next));
+        raw.series = works.collect();
+        raw.series.retain(|series| series.len() > 0);
         (raw, DataConfig { interval, ..config.clone() })
     }
 }
@@ -356,6 +363,95 @@ mod tests {
             });
             assert_eq!(whole.series()[0].len(), 60);
             assert_eq!(first_difference(&whole, &rest, moment * MINUTE), None, "{moment}");
+        }
+    }
+
+    /// What is made of a table and how, to be changed.
+    fn original(text: &str, edit: impl Fn(&mut DataConfig)) -> (Original, SeriesSet) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("bars.csv");
+        std::fs::write(&file, text).unwrap();
+        let mut config = DataConfig::new(&file);
+        edit(&mut config);
+        let (original, whole, _) = Original::read(&config, &Silent).unwrap();
+        (original, whole)
+    }
+
+    #[test]
+    fn rows_of_a_higher_rate_are_left_out_by_what_lies_before_them() {
+        const SECOND: i64 = MINUTE / 60;
+        for seconds in [5, 6, 7, 13] {
+            let mut text = "time,series,close\n".to_owned();
+            let mut row = |name: &str, at: i64| {
+                let _ = writeln!(text, "{},{name},{}", crate::time::format(at), at / SECOND % 997);
+            };
+            (0..400).for_each(|minute| row("a", minute * MINUTE));
+            (0..120).for_each(|step| row("b", 350 * MINUTE + step * seconds * SECOND));
+            let (original, whole) = original(&text, |config| {
+                config.checks.crowded = crate::CrowdedPolicy::Drop;
+            });
+            assert_eq!(whole.series()[0].len(), 400);
+            for step in (1..120).step_by(3) {
+                let moment = 350 * MINUTE + step * seconds * SECOND;
+                let rest = original.changed(&Change::Gone(moment)).unwrap();
+                let found = first_difference(&whole, &rest, moment);
+                assert_eq!(found, None, "{seconds}, {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_filled_breaks_no_bar_whatever_the_others_are() {
+        let mut draws = Stream::new(3, "bars").draws();
+        let mut text = "time,open,high,low,close\n".to_owned();
+        let mut close = 100.0;
+        for step in 0..300 {
+            close *= (0.01 * draws.normal()).exp();
+            let open = close * (0.002 * draws.normal()).exp();
+            let (high, low) = (1.001 * f64::max(open, close), 0.999 * f64::min(open, close));
+            let open = if step % 11 == 5 { String::new() } else { open.to_string() };
+            let time = crate::time::format(step * MINUTE);
+            let _ = writeln!(text, "{time},{open},{high},{low},{close}");
+        }
+        let (original, whole) = original(&text, |config| {
+            (config.checks.not_finite, config.checks.ohlc) = (Policy::Fill, Policy::Drop);
+        });
+        assert_eq!((whole.series()[0].len(), whole.series()[0].segments.len()), (300, 1));
+        for moment in [50 * MINUTE, 150 * MINUTE] {
+            let other = original.changed(&Change::After(moment)).unwrap();
+            assert_eq!((other.series()[0].len(), other.series()[0].segments.len()), (300, 1));
+            assert_eq!(first_difference(&whole, &other, moment), None);
+        }
+    }
+
+    #[test]
+    fn a_bar_is_closed_by_the_first_row_that_stays() {
+        const HOUR: i64 = 60 * MINUTE;
+        let mut text = "time,series,open,high,low,close\n".to_owned();
+        let mut row = |name: &str, hour: i64, is_empty: bool| {
+            let open = 100.0 + (hour * hour % 17) as f64 / 10.0;
+            let [high, low, close] = [open + 1.0, open - 1.0, open + 0.1];
+            let bar = match is_empty {
+                true => ",,,".to_owned(),
+                false => format!("{open},{high},{low},{close}"),
+            };
+            let _ = writeln!(text, "{},{name},{bar}", crate::time::format(hour * HOUR));
+        };
+        (0..160).for_each(|hour| row("a", hour, false));
+        // Before the gap there is one of two rows of a bar, and the first row behind it says nothing.
+        (0..101).chain(140..160).for_each(|hour| row("b", hour, hour == 140));
+        for policy in [Policy::Drop, Policy::Fill] {
+            let (original, whole) = original(&text, |config| {
+                (config.checks.not_finite, config.checks.gaps) = (policy, GapPolicy::Split);
+                let frames = "base = '2h'\nhigher = ['4h']\nperiods = { average = 2, strength = 2, fast = 2, slow = 3, signal = 2 }\nhigher_periods = { average = 2, strength = 2 }";
+                config.timeframes = Some(toml::from_str(frames).unwrap());
+            });
+            assert!(whole.series()[1].time.contains(&(102 * HOUR)));
+            for hour in [102, 110, 139] {
+                let rest = original.changed(&Change::Gone(hour * HOUR)).unwrap();
+                let found = first_difference(&whole, &rest, hour * HOUR);
+                assert_eq!(found, None, "{policy:?}, {hour}");
+            }
         }
     }
 

@@ -8,15 +8,27 @@ use crate::config::role_of;
 use crate::error::nearest;
 use crate::{Columns, DataError};
 
-const TIMES: [&str; 5] = ["time", "timestamp", "datetime", "date", "ts"];
+/// Usual names, of which the first that is there is taken, wherever it stands: a date is what says least of a time.
+const TIMES: [&str; 5] = ["time", "timestamp", "datetime", "ts", "date"];
 const LABELS: [&str; 6] = ["label", "labels", "class", "target", "regime", "y"];
 const SERIES: [&str; 4] = ["series", "symbol", "ticker", "instrument"];
 
 /// The way out where a column that was not named holds names or other texts.
-const NOT_CHANNELS: &str = "name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`";
+const NOT_CHANNELS: &str = "name the column that tells series apart in `data.columns.series`, that of classes in `data.columns.label`, or the columns to learn from in `data.columns.channels`";
 
 /// The same of a column that looks like times, where no other is known to hold them.
 const PERHAPS_TIMES: &str = "if the column holds the times, name it in `data.columns.time`; else name the columns to learn from in `data.columns.channels`";
+
+/// The same where another column is known to hold the times.
+const OTHER_TIMES: &str = "the times are those of another column: if this one holds them, name it in `data.columns.time`; else name the columns to learn from, without this one, in `data.columns.channels`";
+
+/// Whether a column is named as pandas names the numbers of rows that it writes.
+fn is_index(name: &str) -> bool {
+    let is_number = |rest: &str| rest.is_empty() || rest.starts_with('.');
+    name.is_empty()
+        || name == "__index_level_0__"
+        || name.strip_prefix("Unnamed: 0").is_some_and(is_number)
+}
 
 /// Which column of a file is what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +54,33 @@ impl Mapping {
 
     /// The way out where a column that was not named is no channel.
     pub(crate) fn not_a_channel(&self, is_like_time: bool) -> &'static str {
-        if is_like_time && self.time.is_none() { PERHAPS_TIMES } else { NOT_CHANNELS }
+        match (is_like_time, &self.time) {
+            (true, None) => PERHAPS_TIMES,
+            (true, Some(_)) => OTHER_TIMES,
+            (false, _) => NOT_CHANNELS,
+        }
+    }
+
+    /// Of these columns, those that would be channels by default and are not, as they are the numbers of rows.
+    pub(crate) fn index_columns(&self, names: &[String]) -> Vec<String> {
+        let is_left_out = |name: &&String| {
+            let is_group = self.group.as_ref() == Some(*name);
+            self.by_default && is_index(name) && !is_group && !self.used().any(|used| used == *name)
+        };
+        names.iter().filter(is_left_out).cloned().collect()
+    }
+
+    /// Whether these columns were once taken otherwise: the time and the series by their order, and with the numbers of
+    /// rows among the channels.
+    pub(crate) fn was_another(names: &[String], columns: &Columns) -> bool {
+        let several = |declared: &Option<String>, words: &[&str]| {
+            let is_known =
+                |name: &&String| words.iter().any(|word| name.eq_ignore_ascii_case(word));
+            declared.is_none() && names.iter().filter(is_known).count() > 1
+        };
+        several(&columns.time, &TIMES)
+            || several(&columns.series, &SERIES)
+            || (columns.channels.is_empty() && names.iter().any(|name| is_index(name)))
     }
 
     /// Finds the declared columns, and the others by their names.
@@ -62,13 +100,17 @@ impl Mapping {
         let declared =
             |name: &Option<String>, key| name.as_ref().map(|name| find(name, key)).transpose();
         let channel_names: Vec<&str> = columns.channels.iter().map(|c| c.name.as_str()).collect();
+        let uses = [&columns.time, &columns.series, &columns.label, &columns.group];
+        let is_free = |name: &str| {
+            !channel_names.contains(&name) && !uses.into_iter().flatten().any(|used| used == name)
+        };
         let known = |words: &[&str]| {
-            let is = |name: &&String| {
-                words.iter().any(|word| name.eq_ignore_ascii_case(word))
-                    && !channel_names.contains(&name.as_str())
-                    && ![&columns.label, &columns.group].contains(&&Some((*name).clone()))
+            // Of names that differ by letter case alone, that in small letters.
+            let of = |word: &&str| {
+                let is = |name: &&String| name.eq_ignore_ascii_case(word) && is_free(name.as_str());
+                names.iter().filter(is).max().cloned()
             };
-            names.iter().find(is).cloned()
+            words.iter().find_map(of)
         };
         let time = declared(&columns.time, "time")?.or_else(|| known(&TIMES));
         let series = declared(&columns.series, "series")?.or_else(|| known(&SERIES));
@@ -94,7 +136,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The four prices of a bar if all are there, else every column that has no other use.
+    /// The four prices of a bar if all are there, else every column that has no other use, but for the numbers of rows
+    /// where others are left.
     fn default_channels(&self, names: &[String]) -> Vec<Channel> {
         let free = |name: &&String| {
             let others = [&self.time, &self.series, &self.group, &self.label];
@@ -105,7 +148,11 @@ impl Mapping {
         let of = |role| all.iter().find(|channel| channel.role == role).cloned();
         let prices: Option<Vec<Channel>> =
             [Role::Open, Role::High, Role::Low, Role::Close].into_iter().map(of).collect();
-        prices.unwrap_or(all)
+        let is_channel = |channel: &Channel| !is_index(&channel.name);
+        prices.unwrap_or_else(|| match all.iter().any(is_channel) {
+            true => all.into_iter().filter(is_channel).collect(),
+            false => all,
+        })
     }
 
     fn check_uses(&self) -> Result<(), DataError> {
@@ -140,4 +187,66 @@ pub(crate) fn check_roles(channels: &[Channel]) -> Result<(), DataError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(names: &str, edit: impl Fn(&mut Columns)) -> Mapping {
+        let mut columns = Columns::default();
+        edit(&mut columns);
+        Mapping::new(Path::new("a.csv"), &names_of(names), &columns).unwrap()
+    }
+
+    fn names_of(names: &str) -> Vec<String> {
+        names.split(',').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_order_of_columns_decides_nothing() {
+        for (names, time, series) in [
+            ("date,timestamp,x", Some("timestamp"), None),
+            ("timestamp,date,x", Some("timestamp"), None),
+            ("Date,Time,x", Some("Time"), None),
+            ("date,ts,x", Some("ts"), None),
+            ("TIME,x,time", Some("time"), None),
+            ("x,Date", Some("Date"), None),
+            ("ticker,x,symbol", None, Some("symbol")),
+            ("x,y", None, None),
+        ] {
+            let found = mapping(names, |_| ());
+            assert_eq!((found.time.as_deref(), found.series.as_deref()), (time, series), "{names}");
+            assert_eq!(
+                Mapping::was_another(&names_of(names), &Columns::default()),
+                !["x,Date", "x,y"].contains(&names),
+                "{names}"
+            );
+        }
+        // A column that has another use is none.
+        let of_day = |columns: &mut Columns| columns.series = Some("time".to_owned());
+        assert_eq!(mapping("date,time,x", of_day).time.as_deref(), Some("date"));
+    }
+
+    #[test]
+    fn numbers_of_rows_are_no_channels_unless_they_are_named_or_all_there_is() {
+        let channels = |names: &str, edit: &dyn Fn(&mut Columns)| -> Vec<String> {
+            mapping(names, edit).channels.into_iter().map(|channel| channel.name).collect()
+        };
+        let left_out = |names: &str| mapping(names, |_| ()).index_columns(&names_of(names));
+        for index in ["", "Unnamed: 0", "Unnamed: 0.1", "__index_level_0__"] {
+            let names = format!("{index},time,x");
+            assert_eq!(channels(&names, &|_| ()), ["x"], "{index}");
+            assert_eq!(left_out(&names), [index]);
+            assert!(Mapping::was_another(&names_of(&names), &Columns::default()));
+            let named = |columns: &mut Columns| columns.channels = vec![index.into(), "x".into()];
+            assert_eq!(channels(&names, &named), [index, "x"]);
+            let alone = format!("time,{index}");
+            assert_eq!(channels(&alone, &|_| ()), [index]);
+            assert_eq!(left_out(&alone), [""; 0]);
+        }
+        assert_eq!(channels("Unnamed: 01,time,x", &|_| ()), ["Unnamed: 01", "x"]);
+        // Of bars it was never a channel.
+        assert_eq!(left_out(",time,open,high,low,close"), [""; 0]);
+    }
 }

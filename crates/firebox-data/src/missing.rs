@@ -30,16 +30,15 @@ const USUAL: [&str; 17] = [
 /// Cells of a column that are looked at.
 const CELLS: usize = 10_000;
 
-/// The way out where a cell holds such a text, and most others of its column numbers.
-pub(crate) fn to_declare<C: Iterator<Item = String>>(
-    text: &str,
-    csv: &Csv,
-    cells: impl FnOnce() -> C,
-) -> Option<String> {
-    let is_usual = |text: &str| USUAL.contains(&text.to_lowercase().as_str());
-    is_usual(text).then_some(())?;
+/// Whether a text is one of them.
+fn is_usual(text: &str) -> bool {
+    USUAL.contains(&text.to_lowercase().as_str())
+}
+
+/// Whether most cells of a column are numbers, of those that hold anything.
+fn are_numbers(csv: &Csv, cells: impl Iterator<Item = String>) -> bool {
     let (mut numbers, mut others) = (0, 0);
-    for cell in cells().take(CELLS) {
+    for cell in cells.take(CELLS) {
         let cell = cell.trim();
         match number(cell, csv) {
             Some(_) => numbers += 1,
@@ -47,12 +46,38 @@ pub(crate) fn to_declare<C: Iterator<Item = String>>(
             None => others += 1,
         }
     }
+    numbers > others
+}
+
+/// The setting by which a text stands for a missing value, too.
+fn declaring(text: &str, csv: &Csv) -> String {
     let declared = csv.missing.iter().map(String::as_str).chain([text]);
     let declared: Vec<String> = declared.map(|text| format!("{text:?}")).collect();
-    (numbers > others).then(|| {
+    format!("`data.csv.missing = [{}]`", declared.join(", "))
+}
+
+/// The way out where a cell holds such a text, and most others of its column numbers.
+pub(crate) fn to_declare<C: Iterator<Item = String>>(
+    text: &str,
+    csv: &Csv,
+    cells: impl FnOnce() -> C,
+) -> Option<String> {
+    (is_usual(text) && are_numbers(csv, cells()))
+        .then(|| format!("if it stands for a missing value, set {}", declaring(text, csv)))
+}
+
+/// The way out where a cell holds any other text in a row, counted from 1, and most others of its column numbers.
+pub(crate) fn among_numbers(
+    text: &str,
+    row: usize,
+    csv: &Csv,
+    cells: impl Iterator<Item = String>,
+) -> Option<String> {
+    let units = if row == 1 { ", as one of units" } else { "" };
+    are_numbers(csv, cells).then(|| {
         format!(
-            "if it stands for a missing value, set `data.csv.missing = [{}]`",
-            declared.join(", ")
+            "most others of its column are; correct it, or leave its row out{units}, or set {} if it stands for a missing value",
+            declaring(text, csv)
         )
     })
 }

@@ -3,8 +3,11 @@
 use polars::prelude::{DataType, TimeUnit as Stored};
 use rayon::prelude::*;
 
+use crate::checks::duration;
 use crate::frame::Reading;
-use crate::time::{Clocks, Written, Zone, epoch, in_units, likely_unit, parse_epoch, parse_iso};
+use crate::time::{
+    Clocks, Written, Zone, epoch, in_units, is_time_of_day, likely_unit, parse_epoch, parse_iso,
+};
 use crate::{DataError, TimeUnit};
 
 /// The end of the year 2299: no data is from then.
@@ -13,6 +16,11 @@ const FARTHEST: u64 = 10_413_792_000_000_000;
 const COUNTABLE: u64 = i64::MAX as u64 / 2;
 const NOT_COUNTABLE: &str =
     "is beyond the times that 64 bits of microseconds hold: check `data.columns.time_unit`";
+/// Microseconds that times of 32 bits may lie apart.
+const APART: f64 = 1000.0;
+/// Whole numbers up to this one are exact in 32 bits.
+const EXACT: f64 = 16_777_216.0;
+const OF_DAY: &str = "where the date stands in a column of its own, join both in one, such as 2014-05-01T09:30, and name that in `data.columns.time`";
 
 impl Reading<'_> {
     /// A column as times, and the zone of the clocks that showed them, by which they are still to be
@@ -83,6 +91,9 @@ impl Reading<'_> {
                 Ok((self.float_times(name, unit)?, Clocks::UTC))
             }
             kind if kind.is_float() => Err(self.undeclared(name, self.numbers(name)?[0])),
+            DataType::Time => {
+                Err(self.wrong_type(name, &DataType::Time, &format!("it says no date: {OF_DAY}")))
+            }
             kind => Err(self.wrong_type(
                 name,
                 kind,
@@ -149,7 +160,33 @@ impl Reading<'_> {
                 }
             }
         };
-        self.numbers(name)?.into_iter().enumerate().map(time).collect()
+        let numbers = self.numbers(name)?;
+        if *self.column(name)?.dtype() == DataType::Float32 {
+            self.check_exact(name, &numbers, factor)?;
+        }
+        numbers.into_iter().enumerate().map(time).collect()
+    }
+
+    /// Refuses times of 32 bits among which are such as were rounded by more than a clock is off. Each is of so many
+    /// microseconds.
+    fn check_exact(&self, name: &str, numbers: &[f64], unit: f64) -> Result<(), DataError> {
+        let apart = |number: f64| {
+            let number = (number as f32).abs();
+            f64::from(number.next_up() - number) * unit
+        };
+        let is_rounded =
+            |number: f64| (number.abs() > EXACT || number.fract() != 0.0) && apart(number) > APART;
+        match numbers.iter().copied().find(|number| is_rounded(*number)) {
+            None => Ok(()),
+            Some(number) => Err(self.wrong_type(
+                name,
+                &DataType::Float32,
+                &format!(
+                    "times of 32 bits lie {} apart at {number}, and were rounded to that: take them from where they were made, as float64, whole numbers or a type of times",
+                    duration(apart(number) as i64)
+                ),
+            )),
+        }
     }
 
     fn text_times(&self, name: &str, unit: TimeUnit) -> Result<(Vec<i64>, Clocks), DataError> {
@@ -203,6 +240,10 @@ impl Reading<'_> {
     }
 
     fn no_time(&self, row: usize, name: &str, value: &str, unit: TimeUnit) -> DataError {
+        if is_time_of_day(value) {
+            let problem = format!("is a time of day and says no date: {OF_DAY}");
+            return self.bad_time(row, name, value, problem);
+        }
         if let (TimeUnit::Auto, Ok(number)) = (unit, value.trim().parse::<f64>()) {
             let likely = likely_unit(number)
                 .map(|unit| format!("; `time_unit = \"{unit}\"` would be likely"))

@@ -109,23 +109,34 @@ pub(crate) struct Array {
     pub(crate) values: Vec<f64>,
 }
 
-/// Reads the bytes of a file as an array of f64; integers beyond 2⁵³ are rounded.
+/// Reads the bytes of a file as an array of f64; whole numbers beyond 2⁵³ are rounded.
 ///
 /// # Errors
 ///
 /// Says what breaks the rules of the format.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Array, String> {
+#[cfg(test)]
+fn parse(bytes: &[u8]) -> Result<Array, String> {
     decoded(bytes, header(bytes).map_err(|problem| problem.text)?)
 }
 
 fn decoded(bytes: &[u8], header: Header) -> Result<Array, String> {
-    let data = &bytes[header.start..];
-    fits(&header, data.len())?;
-    let mut values = decode(data, &header);
-    if header.fortran && header.shape.len() > 1 {
-        values = from_fortran(&values, &header.shape);
-    }
+    let values = in_c_order(bytes, &header, decode)?;
     Ok(Array { shape: header.shape, values })
+}
+
+/// All values of a file, as `decode` reads them, in the order of C.
+fn in_c_order<T: Copy>(
+    bytes: &[u8],
+    header: &Header,
+    decode: impl Fn(&[u8], &Header) -> Vec<T>,
+) -> Result<Vec<T>, String> {
+    let data = &bytes[header.start..];
+    fits(header, data.len())?;
+    let values = decode(data, header);
+    match header.fortran && header.shape.len() > 1 {
+        true => Ok(from_fortran(&values, &header.shape)),
+        false => Ok(values),
+    }
 }
 
 /// Refuses so many bytes of values if there should be others.
@@ -348,8 +359,27 @@ fn decode(data: &[u8], header: &Header) -> Vec<f64> {
     }
 }
 
+/// Whole numbers to their last digit.
+fn decode_whole(data: &[u8], header: &Header) -> Vec<i128> {
+    let Header { element, big_endian, .. } = header;
+    let shift = u64::BITS - 8 * element.bytes as u32;
+    let number = |bytes: &[u8]| {
+        let add = |sum: u64, byte: &u8| (sum << 8) | u64::from(*byte);
+        let number = match *big_endian {
+            true => bytes.iter().fold(0, add),
+            false => bytes.iter().rev().fold(0, add),
+        };
+        match element.kind {
+            Kind::Bool => i128::from(number != 0),
+            Kind::Signed => i128::from(((number << shift) as i64) >> shift),
+            Kind::Unsigned | Kind::Float => i128::from(number),
+        }
+    };
+    data.chunks_exact(element.bytes).map(number).collect()
+}
+
 /// Column-major → row-major.
-fn from_fortran(values: &[f64], shape: &[usize]) -> Vec<f64> {
+fn from_fortran<T: Copy>(values: &[T], shape: &[usize]) -> Vec<T> {
     let mut strides = vec![1; shape.len()];
     for axis in 1..shape.len() {
         strides[axis] = strides[axis - 1] * shape[axis - 1];
@@ -575,7 +605,16 @@ fn every(values: &[f64], channel: usize, width: usize) -> impl Iterator<Item = f
 /// Labels are whole numbers; a negative one means that there is none.
 fn codes(path: &Path, bytes: &[u8], classes: &mut Interner) -> Result<Vec<u32>, DataError> {
     let malformed = |problem| DataError::malformed(path, Format::Npy, problem);
-    let array = parse(bytes).map_err(malformed)?;
+    let header = header(bytes).map_err(|problem| malformed(problem.text))?;
+    if !header.element.is_float() {
+        let whole = in_c_order(bytes, &header, decode_whole).map_err(malformed)?;
+        let code = |value: i128| match value {
+            ..0 => NO_LABEL,
+            value => classes.code(&value.to_string()),
+        };
+        return Ok(whole.into_iter().map(code).collect());
+    }
+    let array = decoded(bytes, header).map_err(malformed)?;
     let code = |(index, value): (usize, f64)| match value {
         value if value.fract() != 0.0 || !value.is_finite() => Err(malformed(format!(
             "the label {value} at {index} is no whole number (a negative one stands for none)"
@@ -643,6 +682,36 @@ pub(crate) mod tests {
         check(&file(1, ">u4", false, "(1,)", &u32::MAX.to_be_bytes()), &[1], &[4_294_967_295.0]);
         check(&file(1, "<i8", false, "(1,)", &(-9i64).to_le_bytes()), &[1], &[-9.0]);
         check(&file(1, "<u8", false, "()", &7u64.to_le_bytes()), &[], &[7.0]);
+    }
+
+    #[test]
+    fn labels_are_told_apart_to_their_last_digit() {
+        let read = |bytes: &[u8]| {
+            let mut classes = Interner::default();
+            let codes = codes(Path::new("a.y.npy"), bytes, &mut classes).unwrap();
+            (codes, classes.names)
+        };
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let large = [1i64 << 53, (1 << 53) + 1, -1, 1 << 53];
+        let expected = vec![0, 1, NO_LABEL, 0];
+        let texts = names(&["9007199254740992", "9007199254740993"]);
+        let data: Vec<u8> = large.iter().flat_map(|label| label.to_le_bytes()).collect();
+        assert_eq!(read(&file(1, "<i8", false, "(4,)", &data)), (expected.clone(), texts.clone()));
+        let data: Vec<u8> = large.iter().flat_map(|label| label.to_be_bytes()).collect();
+        assert_eq!(read(&file(1, ">i8", false, "(4,)", &data)), (expected, texts));
+        let data = u64::MAX.to_le_bytes();
+        let largest = (vec![0], names(&["18446744073709551615"]));
+        assert_eq!(read(&file(1, "<u8", false, "(1,)", &data)), largest);
+        let bytes = file(1, ">i2", false, "(2,)", &[255, 254, 1, 0]);
+        assert_eq!(read(&bytes), (vec![NO_LABEL, 0], names(&["256"])));
+        assert_eq!(read(&file(1, "|b1", false, "(3,)", &[0, 1, 2])).0, [0, 1, 1]);
+        assert_eq!(
+            read(&file(1, "|u1", true, "(2, 2)", &[1, 3, 2, 4])).1,
+            names(&["1", "2", "3", "4"])
+        );
+        let data: Vec<u8> = [3.0f64, -1.0].iter().flat_map(|label| label.to_le_bytes()).collect();
+        let floats = read(&file(1, "<f8", false, "(2,)", &data));
+        assert_eq!(floats, (vec![0, NO_LABEL], names(&["3"])));
     }
 
     #[test]

@@ -47,6 +47,7 @@ fn blocks(
     let path = &input.path;
     let names = csv::header(path, &config.csv).map_err(|_| Stop::Odd)?;
     let mapping = Mapping::new(path, &names, &config.columns).map_err(|_| Stop::Odd)?;
+    csv::check_index(path, &config.csv, &names, &mapping).map_err(|_| Stop::Odd)?;
     csv::check_end(path, &config.csv, names.len())?;
     let mut file = File::open(path).map_err(|_| Stop::Odd)?;
     let bytes = file.metadata().map_or(0, |about| about.len());

@@ -433,6 +433,13 @@ impl Raw {
     }
 }
 
+/// The number that a name is, however that is written: `7`, `7.0` and `07` are one. Large whole ones are told apart to
+/// their last digit.
+pub(crate) fn as_number(name: &str) -> Option<String> {
+    let whole = name.parse::<i128>().map(|number| number.to_string());
+    whole.or_else(|_| name.parse::<f64>().map(|number| number.to_string())).ok()
+}
+
 /// The places of classes in order: of numbers by value, of other names by alphabet; and whether no two are equal numbers,
 /// which keep the order that they have.
 pub(crate) fn in_order(classes: &[String]) -> (Vec<usize>, bool) {

@@ -6,7 +6,9 @@
 use std::fs::File;
 use std::path::Path;
 
+use firebox_core::{count, quoted};
 use polars::prelude::*;
+use polars_arrow::io::ipc::read::read_file_metadata;
 
 use crate::{DataError, Format};
 
@@ -18,15 +20,30 @@ pub(crate) struct Declared {
 
 impl Declared {
     /// Reads the schema of a Parquet or Arrow file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read, or two columns have one name.
     pub(crate) fn read(path: &Path, format: Format) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(DataError::io("open", path))?;
-        let schema = match format {
-            Format::Arrow => IpcReader::new(file).schema(),
-            _ => ParquetReader::new(file).schema(),
-        };
-        schema
-            .map(|schema| Self::of(&schema))
-            .map_err(|error| DataError::malformed(path, format, error.to_string()))
+        let mut file = File::open(path).map_err(DataError::io("open", path))?;
+        let malformed = |error: PolarsError| DataError::malformed(path, format, error.to_string());
+        if format != Format::Arrow {
+            let schema = ParquetReader::new(file).schema().map_err(malformed)?;
+            return Ok(Self::of(&schema));
+        }
+        let about = read_file_metadata(&mut file).map_err(malformed)?;
+        let declared = Self::of(&about.schema);
+        // Polars keeps one of those that are called alike, and gives up over the others.
+        let (columns, names) = (about.ipc_schema.fields.len(), &declared.names);
+        if columns > names.len() {
+            let problem = format!(
+                "its {columns} columns have {} between them ({}): rename those that are called alike",
+                count(names.len() as u64, "name"),
+                quoted(names, 12)
+            );
+            return Err(DataError::malformed(path, format, problem));
+        }
+        Ok(declared)
     }
 
     /// What a schema declares.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::nearest;
 use crate::frame::scan_path;
 use crate::guarded::guarded_at;
+use crate::raw::as_number;
 use crate::{DataError, Format, csv};
 
 /// Which columns of a table of texts mean what: `[text.columns]`.
@@ -28,7 +29,8 @@ pub struct TextColumns {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub span: Option<[String; 2]>,
     /// A column by which texts belong together, such as their author: they stay in one part of the
-    /// split.
+    /// split. Blanks, letter case and how a number is written (`7`, `7.0`) tell none apart, and an empty cell is of no
+    /// group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// What is done about rows without a text.
@@ -138,6 +140,11 @@ fn extension(path: &Path) -> String {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_lowercase()
 }
 
+/// What separates the fields of a table of text.
+fn separator_of(path: &Path) -> u8 {
+    if extension(path) == "tsv" { b'\t' } else { b',' }
+}
+
 /// Refuses a table that would be read as one column, which is not that of the texts.
 fn check_separator(path: &Path, separator: u8, text: &str) -> Result<(), DataError> {
     let line = csv::first_line(path)?;
@@ -174,8 +181,8 @@ fn read_table(path: &Path, wanted: &TextColumns, all: bool) -> Result<Table, Dat
         if read.is_empty() { Ok(DataFrame::empty()) } else { lazy.select(read).collect() }
     };
     let frame = match extension(path).as_str() {
-        extension @ ("csv" | "tsv") => {
-            let separator = if extension == "tsv" { b'\t' } else { b',' };
+        "csv" | "tsv" => {
+            let separator = separator_of(path);
             check_separator(path, separator, &wanted.text)?;
             let names = csv::fields(&csv::first_line(path)?, separator).len();
             csv::check_last_line(path, separator, names)?;
@@ -228,7 +235,10 @@ fn read_table(path: &Path, wanted: &TextColumns, all: bool) -> Result<Table, Dat
             check_encoding(path)?;
             let is_csv = matches!(extension(path).as_str(), "csv" | "tsv");
             let bytes = if is_csv { std::fs::read(path).unwrap_or_default() } else { vec![] };
-            return Err(csv::unclosed(path, &bytes).unwrap_or_else(|| malformed(error)));
+            let separator = separator_of(path);
+            let quote = csv::unclosed(path, separator, &bytes);
+            let quote = quote.or_else(|| csv::stray(path, separator, &bytes));
+            return Err(quote.unwrap_or_else(|| malformed(error)));
         }
     };
     // A second column of a name is renamed by the reader, and would be another label.
@@ -416,7 +426,9 @@ impl Reading<'_> {
         let spans = self.spans(&texts)?;
         let groups = match &self.columns.group {
             None => vec![None; rows],
-            Some(name) => self.column("group", name)?.to_vec(),
+            Some(name) => {
+                self.column("group", name)?.iter().map(|name| group_of(name.as_deref()?)).collect()
+            }
         };
         let numbers = (0..rows).map(|row| self.table.number(row)).collect();
         Ok(LabelledTexts { texts, labels, truth, spans, groups, rows: numbers, empty })
@@ -504,6 +516,13 @@ impl Reading<'_> {
     }
 }
 
+/// The group that a cell names, as it is compared: without blanks around it, and however a number is written. Without a
+/// name there is none.
+fn group_of(name: &str) -> Option<String> {
+    let name = name.trim();
+    (!name.is_empty()).then(|| as_number(name).unwrap_or_else(|| name.to_owned()))
+}
+
 /// Some rows by their numbers.
 fn numbered(rows: &[usize]) -> String {
     const NAMED: usize = 5;
@@ -571,6 +590,28 @@ mod tests {
         assert_eq!(again.texts, texts.texts);
         assert_eq!((again.spans, again.groups), (texts.spans, texts.groups));
         assert_eq!(again.truth.iter().filter(|t| **t).count(), 1);
+    }
+
+    #[test]
+    fn groups_are_the_same_however_they_are_written() {
+        let row = |author: &str| format!("so {author},0,0,,,{author}\n");
+        let rows: String = ["7", " 7 ", "7.0", "smith ", " ", "", "Smith"].map(row).concat();
+        let texts = read("a.csv", &format!("text,late,lost,from,to,author\n{rows}")).unwrap();
+        let groups: Vec<_> = texts.groups.iter().map(Option::as_deref).collect();
+        let seven = Some("7");
+        assert_eq!(groups, [seven, seven, seven, Some("smith"), None, None, Some("Smith")]);
+    }
+
+    #[test]
+    fn a_quote_within_a_text_is_told_with_its_place() {
+        let row = |text: &str| format!("{text},0,0,,,a\n");
+        let table = |rows: &[&str]| {
+            let rows: String = rows.iter().copied().map(&row).collect();
+            read("a.csv", &format!("text,late,lost,from,to,author\n{rows}"))
+        };
+        let said = table(&["fine", "\"so\" it is", "well"]).unwrap_err();
+        assert!(said.contains("a.csv, line 3: a double quote stands within a field"), "{said}");
+        assert_eq!(table(&["fine", "\"\"\"so\"\" it is\""]).unwrap().texts[1], "\"so\" it is");
     }
 
     #[test]

@@ -99,6 +99,22 @@ pub(crate) fn is_like_time(text: &str) -> bool {
     is_date || is_of(&[2, 3], ':') || parse_iso(text.as_bytes()).is_some()
 }
 
+/// Whether a text looks like a time of day without a date: `9:30`, `09:30:00.5`, `9:30 PM`.
+pub(crate) fn is_time_of_day(text: &str) -> bool {
+    let first = text.trim().split(' ').next().unwrap_or_default();
+    let parts: Vec<&str> = first.split(':').collect();
+    let is_whole = |part: &&str| (1..=2).contains(&part.len()) && digits(part.as_bytes()).is_some();
+    let (last, others) = match &parts[..] {
+        [hour, minute, second] => (*second, vec![*hour, *minute]),
+        [hour, minute] => (*minute, vec![*hour]),
+        _ => return false,
+    };
+    let mut last = last.split(['.', ',']);
+    others.iter().all(is_whole)
+        && last.next().as_ref().is_some_and(is_whole)
+        && last.all(|fraction| digits(fraction.as_bytes()).is_some())
+}
+
 fn time_of_day(text: &[u8]) -> Option<i64> {
     let (clock, fraction) = match text.iter().position(|byte| matches!(byte, b'.' | b',')) {
         Some(point) => (&text[..point], &text[point + 1..]),
@@ -340,9 +356,10 @@ impl Course {
     }
 
     /// Which of two moments a row is of that clocks show alike: the first of them, in the direction of the times, that
-    /// lies behind the row before; or the other one. A row that would go back by less than a step, and by the other moment
-    /// on by another than one, is there twice, and one that would go back by two small ones in a wrong place: the rows
-    /// around it are not of another hour. `falls` says whether the times go back, as long as that is not known.
+    /// lies behind the row before; or the other one, which also is it where that alone lies a step behind it, as steps of
+    /// hours do. A row that would go back by less than a step, and by the other moment on by another than one, is there
+    /// twice, and one that would go back by two small ones in a wrong place: the rows around it are not of another hour.
+    /// `falls` says whether the times go back, as long as that is not known.
     fn which(&self, [earlier, later]: [i64; 2], falls: bool) -> i64 {
         // Of times that go back, everything is the other way round.
         let falls = self.step < 0 || (self.step == 0 && falls);
@@ -350,10 +367,13 @@ impl Course {
         let [first, second] = if falls { [later, earlier] } else { [earlier, later] };
         let Some(last) = self.last else { return first };
         let (back, on) = (sign * (last - first), sign * (second - last));
-        if back < 0 {
-            return first;
-        }
         let step = self.step.abs();
+        if back < 0 {
+            let off = (on - step).abs();
+            // A tenth is for clocks that are not quite even.
+            let is_step = 10 * off <= step && off < (-back - step).abs();
+            return if is_step { second } else { first };
+        }
         let is_next = 2 * (on - step).abs() <= step;
         let is_small = 8 * step <= later - earlier;
         let is_odd = back < step || (is_small && back <= 2 * step);
@@ -448,6 +468,16 @@ mod tests {
     }
 
     #[test]
+    fn times_of_day_are_told_from_dates() {
+        for text in ["9:30", "09:30", " 09:30:00", "09:30:00.500", "9:30 PM"] {
+            assert!(is_time_of_day(text), "{text}");
+        }
+        for text in ["", "9", "2024-01-01 09:30", "2024-01-01", "a:b", "9:", "100:30", "1:2:3:4"] {
+            assert!(!is_time_of_day(text), "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_no_iso_time_is_refused() {
         for text in [
             "",
@@ -513,6 +543,35 @@ mod tests {
         );
         assert_eq!(convert(&["2020-03-08 01:59", "2020-03-08 02:30"]), Err((1, Skipped)));
         assert_eq!(Zone::named(Some("Europe/Zurch")).err().flatten().unwrap(), "Europe/Zurich");
+    }
+
+    #[test]
+    fn steps_of_hours_go_on_where_clocks_show_a_moment_twice() {
+        let Ok(zone) = Zone::named(Some("America/New_York")) else { panic!("the zone is known") };
+        let (start, hour) = (utc("2023-10-29T01:00Z"), 3_600 * SECOND);
+        for step in [2, 3, 4, 6, 8, 12] {
+            // In both directions; the hours from 05:00 to 06:59 in UTC of 5 November are shown as one.
+            for sign in [1, -1] {
+                for late in 0..step {
+                    let time = |row: i64| {
+                        start + hour * (late + if sign > 0 { row } else { 200 - row } * step)
+                    };
+                    let moments: Vec<i64> = (0..200).map(time).collect();
+                    // Behind the night of the change, clocks are five hours behind UTC, before it four.
+                    let change = utc("2023-11-05T06:00Z");
+                    let shown = |time: &i64| time - hour * if *time < change { 4 } else { 5 };
+                    let mut times: Vec<i64> = moments.iter().map(shown).collect();
+                    zone.to_utc(&mut times).unwrap();
+                    zone.settle(&mut times, &mut Course::default());
+                    assert_eq!(times, moments, "{step} {sign} {late}");
+                }
+            }
+        }
+        // Rows a day of clocks apart are shown alike each day.
+        let mut days: Vec<i64> = (0..14).map(|day| utc("2023-10-29T01:30Z") + day * DAY).collect();
+        zone.to_utc(&mut days).unwrap();
+        zone.settle(&mut days, &mut Course::default());
+        assert_eq!(format(days[7]), "2023-11-05T05:30:00Z");
     }
 
     proptest! {

@@ -1,23 +1,27 @@
 //! What is told of data, whether they were read now or by an earlier run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use firebox_core::{Event, Listener, quoted};
+use firebox_core::{Event, Listener, SeriesSet, quoted};
 
+use crate::guarded::guarded;
+use crate::hints::names_of;
 use crate::input::{Input, unread};
-use crate::{Checks, DataConfig, Format, npy, time};
+use crate::mapping::Mapping;
+use crate::raw::as_number;
+use crate::{Checks, DataConfig, Defect, Format, npy, time};
 
 /// The end of 1970.
 const EARLIEST: i64 = 31_536_000_000_000;
 
-/// What to know of data that was read, now or by an earlier run.
+/// What to know of data that was read of these files, now or by an earlier run.
 pub(crate) fn warn_of(
     listener: &dyn Listener,
-    (config, format): (&DataConfig, Format),
-    checks: &Checks,
+    (config, inputs): (&DataConfig, &[Input]),
+    (set, checks): (&SeriesSet, &Checks),
 ) {
-    for (folder, names) in unread(config, format) {
+    for (folder, names) in unread(config, inputs[0].format) {
         let is = if names.len() == 1 { "is" } else { "are" };
         let message = format!(
             "{} in {} {is} not read: unpack such files, or name such folders in `data.path`, if they are meant to be",
@@ -29,38 +33,80 @@ pub(crate) fn warn_of(
     warn_of_unit(listener, config, checks);
     warn_of_lost(listener, checks);
     warn_of_missing(listener, checks);
-    if let Some(message) = alike(&checks.classes) {
-        warn(listener, message);
-    }
+    warn_of_duplicates(listener, checks);
+    warn_of_index(listener, config, &inputs[0]);
+    let classes = checks.classes.iter().map(String::as_str);
+    // Of files, nobody means the same by two names.
+    let named = set.series().iter().filter(|_| checks.series_column.is_some());
+    let groups: BTreeSet<&str> =
+        set.series().iter().filter_map(|series| series.group.as_deref()).collect();
+    let names = [
+        alike(["classes", "class"], classes),
+        alike(["names of series", "series"], named.map(|series| &*series.name)),
+        alike(["groups of series", "group"], groups.into_iter()),
+    ];
+    names.into_iter().flatten().for_each(|message| warn(listener, message));
 }
 
-/// What is said of classes that are the same word or number, written in several ways.
-fn alike(classes: &[String]) -> Option<String> {
+/// What is said of names, such as those of classes, that are the same word or number, written in several ways.
+fn alike<'a>([all, one]: [&str; 2], names: impl Iterator<Item = &'a str>) -> Option<String> {
     const NAMED: usize = 4;
-    let mut by_word = BTreeMap::<String, Vec<&String>>::new();
-    for class in classes {
-        // Large numbers are told apart to their last digit.
-        let number = class.parse::<i128>().map(|number| number.to_string());
-        let word = match number.or_else(|_| class.parse::<f64>().map(|number| number.to_string())) {
-            Ok(number) => number,
-            Err(_) => class.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase(),
-        };
-        by_word.entry(word).or_default().push(class);
+    let mut by_word = BTreeMap::<String, Vec<&str>>::new();
+    for name in names {
+        let words = || name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+        by_word.entry(as_number(name).unwrap_or_else(words)).or_default().push(name);
     }
-    let several: Vec<Vec<&String>> = by_word.into_values().filter(|all| all.len() > 1).collect();
+    let several: Vec<Vec<&str>> = by_word.into_values().filter(|all| all.len() > 1).collect();
     if several.is_empty() {
         return None;
     }
-    let shown = several.iter().take(NAMED).map(|all| quoted(all, NAMED));
+    let shown = several.iter().take(NAMED).map(|same| quoted(same, NAMED));
     let shown: Vec<String> = shown.map(|names| names.replace("`, `", "` and `")).collect();
     let more = match several.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
     Some(format!(
-        "classes differ by letter case, spaces or how a number is written alone: {}{more}: each is a class of its own; write them alike if they are one",
+        "{all} differ by letter case, spaces or how a number is written alone: {}{more}: each is a {one} of its own; write them alike if they are one",
         shown.join("; ")
     ))
+}
+
+/// Of so many rows, one that is left out as having the time of another is worth a word.
+const FEW_TWICE: u64 = 10;
+
+/// Rows that are left out because of their times, where these are too many for mistakes: times lack the hour, or rows the
+/// name of their series.
+fn warn_of_duplicates(listener: &dyn Listener, checks: &Checks) {
+    let twice = checks.findings.iter().find(|found| found.defect == Defect::Duplicates);
+    let Some(found) = twice.filter(|found| FEW_TWICE * found.count > checks.rows) else { return };
+    warn(
+        listener,
+        format!(
+            "{} of {} rows have the time of another and are left out, as `data.checks.duplicates` says: check that `data.columns.time` names the column that has the time of day, too, and `data.columns.series` the one that tells series apart",
+            found.count, checks.rows
+        ),
+    );
+}
+
+/// Columns that are the numbers of rows, and no channels.
+fn warn_of_index(listener: &dyn Listener, config: &DataConfig, input: &Input) {
+    let found = || {
+        let (names, _) = names_of(input, config)?;
+        let mapping = Mapping::new(&input.path, &names, &config.columns).ok()?;
+        Some(mapping.index_columns(&names))
+    };
+    let columns = guarded(input, found).ok().flatten().unwrap_or_default();
+    if !columns.is_empty() {
+        warn(
+            listener,
+            format!(
+                "{} in {} is not learnt from: a column of such a name is the numbering of rows that pandas writes (`to_csv(index=False)` leaves it out); name it in `data.columns.channels` beside the others if it is more",
+                quoted(&columns, 4),
+                input.path.display()
+            ),
+        );
+    }
 }
 
 /// Texts that would have been read as missing values.
@@ -160,8 +206,7 @@ mod tests {
 
     #[test]
     fn classes_that_are_written_in_several_ways_are_told_of() {
-        let said =
-            |classes: &[&str]| alike(&classes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        let said = |classes: &[&str]| alike(["classes", "class"], classes.iter().copied());
         assert_eq!(said(&["sit", "stand", "1", "2", "10", "sit down", "sitdown"]), None);
         assert_eq!(said(&[]), None);
         let found = said(&["1", "1.0", "Lie  down", "Sit", "lie down", "sit", "walk"]).unwrap();
@@ -169,7 +214,11 @@ mod tests {
         assert!(found.starts_with(expected), "{found}");
         let many: Vec<String> =
             (0..6).flat_map(|at| [format!("a{at}"), format!("A{at}")]).collect();
-        assert!(alike(&many).unwrap().contains("`a3` and `A3`; and 2 more: each"));
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(said(&many).unwrap().contains("`a3` and `A3`; and 2 more: each"));
+        let groups = alike(["groups of series", "group"], ["Ann", "ann", "Bob"].into_iter());
+        let expected = "groups of series differ by letter case, spaces or how a number is written alone: `Ann` and `ann`: each is a group of its own; write them alike if they are one";
+        assert_eq!(groups.unwrap(), expected);
     }
 
     #[test]

@@ -32,6 +32,17 @@ fn zone_hint(is_like_it: bool, at: i64) -> &'static str {
     }
 }
 
+/// Steps that lack between two times, if that is a gap: half an interval is allowed for times that are not quite regular.
+fn missing(difference: i64, interval: i64) -> Option<usize> {
+    let steps = || ((difference as f64 / interval as f64).round() as usize).max(2) - 1;
+    (difference - interval > interval / 2).then(steps)
+}
+
+/// Whether a gap of so many steps is filled, as far as its length says.
+fn may_be_filled(missing: usize, policies: &CheckPolicies) -> bool {
+    policies.gaps == GapPolicy::Fill && missing <= policies.longest_fill
+}
+
 /// Whether a row follows less than half an interval after another.
 pub(crate) fn is_soon(difference: i64, interval: i64) -> bool {
     difference < interval - interval / 2
@@ -191,11 +202,18 @@ impl Work {
     }
 
     /// The series without what comes after a moment, in order. Rows of a hole that the moment lies in, and that
-    /// may be filled, stay up to the next whole one: they say no more than how long it is. `next` keeps the next row
-    /// in any case: what says that a bar has closed.
-    pub(crate) fn until(mut self, moment: i64, policies: &CheckPolicies, next: bool) -> RawSeries {
+    /// may be filled, stay up to the next whole one: they say no more than how long it is. `next` keeps rows up to the next
+    /// one that no policy leaves out, in any case: what says that a bar has closed.
+    pub(crate) fn until(
+        mut self,
+        moment: i64,
+        (channels, interval): (&[Channel], Option<i64>),
+        policies: &CheckPolicies,
+        next: bool,
+    ) -> RawSeries {
         let rows = self.raw.len();
-        let mut kept = (0..rows).find(|step| self.raw.moment(*step) > moment).unwrap_or(rows);
+        let after = (0..rows).find(|step| self.raw.moment(*step) > moment).unwrap_or(rows);
+        let mut kept = after;
         if kept > 0 && kept < rows {
             let whole = |step: &usize| self.raw.columns.iter().all(|column| fits(column[*step]));
             let missing = policies.not_finite == Policy::Fill && !whole(&(kept - 1));
@@ -203,13 +221,31 @@ impl Work {
                 // A longer hole is not filled, however long it is.
                 let most = rows.min(kept + policies.longest_fill + 1);
                 kept = (kept..most).find(whole).map_or(most, |step| step + 1);
-            } else if next {
-                kept += 1;
+            }
+            if next {
+                let stays = self.first_that_stays(after, (channels, interval), policies);
+                kept = kept.max(stays.map_or(rows, |step| step + 1));
             }
         }
         self.take((0..kept as u32).collect());
         self.raw.pieces = self.raw.pieces_of(&self.moved.unwrap_or_default());
         self.raw
+    }
+
+    /// The first step from this one on that stays where all are mended.
+    fn first_that_stays(
+        &self,
+        from: usize,
+        (channels, interval): (&[Channel], Option<i64>),
+        policies: &CheckPolicies,
+    ) -> Option<usize> {
+        let mut all = Self::new(self.raw.clone(), channels);
+        all.crowded(interval, policies);
+        let removed = all.values(channels, interval, policies);
+        let before = |step: usize| all.moved.as_ref().map_or(step, |moved| moved[step] as usize);
+        let is_removed = |step: usize| removed.get(step).copied().unwrap_or(false);
+        let mut kept = (0..all.raw.len()).filter(|step| !is_removed(*step)).map(before);
+        kept.find(|step| *step >= from)
     }
 
     /// Keeps these steps, in this order.
@@ -239,9 +275,10 @@ impl Work {
     }
 
     /// Leaves out those of `own` rows, and counts them, that follow too soon on the last one that stays. Behind one of them,
-    /// nearly a whole interval has to pass (a tenth is for clocks that are not quite even), and of two rows the one stays
-    /// that is nearer to a whole one: rows of a higher rate become rows of this one. All before `own` stay; `dropped` is the
-    /// time of one that was left out behind the last of them. Returns the same of the last of `own`.
+    /// nearly a whole interval has to pass (a tenth is for clocks that are not quite even), and that one stays of which none
+    /// behind it would be nearer to a whole one if they went on by the same step: rows of a higher rate become rows of this
+    /// one. What comes later decides nothing. All before `own` stay; `dropped` is the time of one that was left out behind
+    /// the last of them. Returns the same of the last of `own`.
     pub(crate) fn drop_crowded(
         &mut self,
         own: &Range<usize>,
@@ -255,12 +292,11 @@ impl Work {
         for row in own.clone() {
             let time = times[row];
             let soon = last.is_some_and(|last| {
-                let from_whole = |time: i64| (time - last - interval).abs();
-                let is_next_nearer =
-                    || times.get(row + 1).is_some_and(|next| from_whole(*next) < from_whole(time));
-                let is_early = || time - last < interval - interval / 10;
-                let behind = dropped.is_some();
-                is_soon(time - last, interval) || (behind && (is_early() || is_next_nearer()))
+                let lacks = interval - (time - last);
+                // The next one would lie as far behind this one as this one behind that before it.
+                let is_early =
+                    |before: i64| lacks > interval / 10 || time - before < lacks.saturating_mul(2);
+                is_soon(time - last, interval) || dropped.is_some_and(is_early)
             });
             dropped = soon.then_some(time);
             if soon {
@@ -311,24 +347,41 @@ impl Work {
         policies: &CheckPolicies,
     ) {
         self.crowded(interval, policies);
-        let removed = self.values(channels, policies);
+        let removed = self.values(channels, interval, policies);
         self.gaps(channels, interval, removed, policies);
         self.find_constant();
     }
 
     /// Repairs values, and marks the steps to leave out.
-    pub(crate) fn values(&mut self, channels: &[Channel], policies: &CheckPolicies) -> Vec<bool> {
+    fn values(
+        &mut self,
+        channels: &[Channel],
+        interval: Option<i64>,
+        policies: &CheckPolicies,
+    ) -> Vec<bool> {
         let all = 0..self.raw.len();
-        let mut removed = self.not_finite(&all, policies);
+        let mut removed = self.not_finite(&all, interval, policies);
         self.ohlc(&all, channels, policies, &mut removed);
         removed
     }
 
-    /// Fills values that are not finite, and marks the steps to leave out; none are marked if there are none.
+    /// Fills values that are not finite, and marks the steps to leave out; none are marked if there are none. Behind a gap
+    /// by this interval that is not filled, nothing is filled with what lies before it.
     ///
     /// Counts those of `own` steps alone: those around them say how long a run is, and what it is filled with.
-    pub(crate) fn not_finite(&mut self, own: &Range<usize>, policies: &CheckPolicies) -> Vec<bool> {
+    pub(crate) fn not_finite(
+        &mut self,
+        own: &Range<usize>,
+        interval: Option<i64>,
+        policies: &CheckPolicies,
+    ) -> Vec<bool> {
         let mut removed = Vec::new();
+        let times = self.raw.time.take();
+        let is_cut = |step: usize| {
+            let Some((times, interval)) = times.as_ref().zip(interval) else { return false };
+            let gap = missing(times[step] - times[step - 1], interval);
+            gap.is_some_and(|steps| !may_be_filled(steps, policies))
+        };
         for channel in 0..self.raw.columns.len() {
             let mut column = std::mem::take(&mut self.raw.columns[channel]);
             if let Some(first) = column[own.clone()].iter().position(|value| !fits(*value)) {
@@ -336,21 +389,59 @@ impl Work {
                 let missing = odd.clone().filter(|value| value.is_nan()).count() as u64;
                 let infinite = odd.count() as u64 - missing;
                 removed.resize(column.len(), false);
-                let filled = fill_runs(&mut column, own, policies, &mut removed);
+                let filled = fill_runs(&mut column, own, policies, &mut removed, is_cut);
                 let checks = &mut self.channels[channel];
                 checks.missing += missing;
                 checks.infinite += infinite;
                 checks.filled += filled.iter().map(Range::len).sum::<usize>() as u64;
                 self.filled.extend(channel, filled);
                 let first = own.start + first;
-                self.example(Defect::NotFinite, channel, first, moment(self.time(first)));
+                let at = moment(times.as_ref().map(|times| times[first]));
+                self.example(Defect::NotFinite, channel, first, at);
             }
             self.raw.columns[channel] = column;
         }
+        self.raw.time = times;
         removed
     }
 
-    /// Widens `own` bars whose high or low lies inside, or marks them to be left out.
+    /// Keeps prices that were put in within what was measured of their bar: an open of the bar before says nothing against
+    /// this one's high. A high or low that was put in reaches as far as the other prices.
+    fn fit_filled(&mut self, own: &Range<usize>, channels: &[Channel]) {
+        let (filled, columns) = (&self.filled, &mut self.raw.columns);
+        let role = |role| channels.iter().position(|channel| channel.role == role);
+        let steps = |channel: usize| {
+            let own = own.clone();
+            let runs = filled.runs(channel).iter();
+            runs.flat_map(move |run| run.start.max(own.start)..run.end.min(own.end))
+        };
+        // With the sign turned for lows, an extreme is at least every other price.
+        let extremes: [(Option<usize>, f64); 2] =
+            [(role(Role::High), 1.0), (role(Role::Low), -1.0)];
+        let inner: Vec<usize> = [Role::Open, Role::Close].into_iter().filter_map(role).collect();
+        for price in &inner {
+            for step in steps(*price) {
+                for (extreme, sign) in extremes {
+                    let measured = extreme.filter(|extreme| !filled.holds(*extreme, step));
+                    let Some(extreme) = measured else { continue };
+                    let most = sign * columns[extreme][step];
+                    columns[*price][step] = sign * most.min(sign * columns[*price][step]);
+                }
+            }
+        }
+        for ((extreme, sign), (other, _)) in extremes.into_iter().zip([extremes[1], extremes[0]]) {
+            let Some(extreme) = extreme else { continue };
+            for step in steps(extreme) {
+                let beside = if inner.is_empty() { other.as_slice() } else { &inner[..] };
+                let prices = beside.iter().map(|price| sign * columns[*price][step]);
+                let least = prices.fold(f64::MIN, f64::max);
+                columns[extreme][step] = sign * least.max(sign * columns[extreme][step]);
+            }
+        }
+    }
+
+    /// Widens `own` bars whose high or low lies inside, or marks them to be left out: by what was measured, see
+    /// [`fit_filled`](Self::fit_filled).
     pub(crate) fn ohlc(
         &mut self,
         own: &Range<usize>,
@@ -358,6 +449,7 @@ impl Work {
         policies: &CheckPolicies,
         removed: &mut Vec<bool>,
     ) {
+        self.fit_filled(own, channels);
         let role = |role| channels.iter().position(|channel| channel.role == role);
         let mut broken = Vec::new();
         for (this, sign, other) in [(Role::High, 1.0, Role::Low), (Role::Low, -1.0, Role::High)] {
@@ -449,11 +541,7 @@ impl Work {
             if let Some(off) = uneven(difference, interval) {
                 self.note_uneven(step, times[step], (difference, off));
             }
-            // Half an interval is allowed for times that are not quite regular.
-            if difference - interval <= interval / 2 {
-                continue;
-            }
-            let missing = ((difference as f64 / interval as f64).round() as usize).max(2) - 1;
+            let Some(missing) = missing(difference, interval) else { continue };
             self.counts.gaps += 1;
             self.counts.gap_steps += missing as u64;
             self.counts.longest_gap = self.counts.longest_gap.max(difference);
@@ -467,7 +555,7 @@ impl Work {
                     format!("{what} after the row before it{hint}"),
                 );
             }
-            let fill = policies.gaps == GapPolicy::Fill && missing <= policies.longest_fill;
+            let fill = may_be_filled(missing, policies);
             match fill && !gone(step - 1) && !gone(step) {
                 true => fills.push((step, missing)),
                 false => cuts.push(step),
@@ -598,23 +686,27 @@ impl Work {
     }
 }
 
-/// Fills the runs of values that do not fit, or marks them, and returns which of `own` steps were filled.
+/// Fills the runs of values that do not fit, or marks them, and returns which of `own` steps were filled. Where a step is
+/// cut from the one before it, a run ends, and another begins that has nothing before it.
 fn fill_runs(
     column: &mut [f64],
     own: &Range<usize>,
     policies: &CheckPolicies,
     removed: &mut [bool],
+    is_cut: impl Fn(usize) -> bool,
 ) -> Vec<Range<usize>> {
     let (mut step, mut filled) = (0, vec![]);
     loop {
         step += column[step..].iter().take_while(|value| fits(**value)).count();
-        let run = column[step..].iter().take_while(|value| !fits(**value)).count();
+        let mut run = column[step..].iter().take_while(|value| !fits(**value)).count();
         if run == 0 {
             return filled;
         }
+        run = (1..run).find(|after| is_cut(step + after)).unwrap_or(run);
         let end = step + run;
-        // What lies before a run fits, or the run begins the series.
-        let last = step.checked_sub(1).map(|before| column[before]);
+        // What lies before a run fits, or the run begins the series, or what is cut from it.
+        let before = step.checked_sub(1).filter(|_| !is_cut(step));
+        let last = before.map(|before| column[before]);
         let fill = policies.not_finite == Policy::Fill && run <= policies.longest_fill;
         match last.filter(|_| fill) {
             Some(last) => {

@@ -142,6 +142,12 @@ impl Contest {
         self.windows / self.block.max(1)
     }
 
+    /// Whether any score has an interval; of too few independent windows none has.
+    fn has_intervals(&self) -> bool {
+        let mut scores = self.standings.iter().flat_map(|standing| standing.metrics.values());
+        scores.any(Estimate::has_interval)
+    }
+
     /// The trained classifiers that beat every baseline, each by an interval above zero.
     pub fn winners(&self) -> Vec<&str> {
         let trained = self.standings.iter().filter(|standing| !standing.baseline);
@@ -237,11 +243,17 @@ impl Contest {
         Table {
             title: "Models and baselines".to_owned(),
             note: format!(
-                "On the {} test windows of all folds together, each predicted by a model that was trained on what came before. In parentheses the {} of {} bootstrap resamples in blocks of {} windows.",
+                "On the {} test windows of all folds together, each predicted by a model that was trained on what came before. {}",
                 self.windows,
-                percent_interval(self.confidence),
-                self.resamples,
-                self.block
+                match self.has_intervals() {
+                    true => format!(
+                        "In parentheses the {} of {} bootstrap resamples in blocks of {} windows.",
+                        percent_interval(self.confidence),
+                        self.resamples,
+                        self.block
+                    ),
+                    false => "They are too few for intervals.".to_owned(),
+                }
             ),
             columns,
             rows: self.standings.iter().map(row).collect(),
@@ -261,9 +273,15 @@ impl Contest {
         Table {
             title: "Models against baselines".to_owned(),
             note: format!(
-                "Difference of the {} in percentage points, on the same windows; in parentheses the {}, which allows for the number of models.",
+                "Difference of the {} in percentage points, on the same windows{}",
                 self.metric.name(),
-                percent_interval(self.lead_confidence)
+                match self.has_intervals() {
+                    true => format!(
+                        "; in parentheses the {}, which allows for the number of models.",
+                        percent_interval(self.lead_confidence)
+                    ),
+                    false => ", which are too few for intervals.".to_owned(),
+                }
             ),
             columns: ["model", "baseline", "conclusion", "difference"].map(str::to_owned).to_vec(),
             rows: self.leads.iter().map(row).collect(),

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use firebox_core::{Event, Listener, Stream, count, quoted};
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::bound_when_all_agree;
+use crate::bootstrap::{FEWEST_BLOCKS, bound_when_all_agree};
 use crate::probe::{HeadPredictions, fit_and_predict};
+use crate::verdict::FEWEST_WINDOWS;
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, EvalError, Features, Metric, Parts, Predictions,
     Resampling, Together,
@@ -171,6 +172,15 @@ impl Evaluation {
     pub fn independent_windows(&self) -> usize {
         self.windows[2] / self.block.max(1)
     }
+
+    /// Whether any score has an interval; of too few independent windows none has.
+    pub fn has_intervals(&self) -> bool {
+        have_intervals(&self.scores)
+    }
+}
+
+fn have_intervals(scores: &[Score]) -> bool {
+    scores.iter().flat_map(|score| score.metrics.values()).any(Estimate::has_interval)
 }
 
 /// Runs every probe, on the pre-trained features, on raw windows, and on random encoders whose
@@ -312,9 +322,12 @@ fn measure(
             honest(comparison.estimate(place, metric), metric, independent, config.confidence)
         })
     });
+    let scores: Vec<Score> = scores.collect();
     let confusion = Confusion::of(count, truth, &classifiers[0].runs[0]);
     let support: Vec<u64> = (0..count).map(|class| confusion.row(class).iter().sum()).collect();
-    warnings.extend(coverage_warnings(classes, parts, &support, block));
+    warnings.extend(coverage_warnings(classes, parts, &support));
+    let units = together.units.iter().max().map(|last| *last as usize + 1);
+    warnings.extend(few_windows(truth.len(), block, units, have_intervals(&scores)));
     let answer = |(&(subject, head), own): (&(Subject, Option<Head>), Predictions)| Answer {
         subject,
         head,
@@ -331,7 +344,7 @@ fn measure(
         confidence: config.confidence,
         resamples: config.resamples,
         block,
-        scores: scores.collect(),
+        scores,
         differences: differences(config, &named, &comparison, truth.len() as f64 / block as f64),
         confusion,
         support,
@@ -433,12 +446,7 @@ pub fn unlearnt_classes(classes: &[String], learnt: &[bool], tested: &[u64]) -> 
     }
 }
 
-fn coverage_warnings(
-    classes: &[String],
-    parts: &Parts,
-    support: &[u64],
-    block: usize,
-) -> Vec<String> {
+fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut seen = vec![false; classes.len()];
     for label in parts.train.labels.iter().chain(&parts.validation.labels) {
@@ -450,15 +458,35 @@ fn coverage_warnings(
             warnings.push(format!("class `{class}` does not occur in the test windows"));
         }
     }
-    let independent = parts.test.len() / block;
-    if independent < crate::verdict::FEWEST_WINDOWS {
-        warnings.push(format!(
-            "{} in blocks of {block} are only {}: intervals are rough",
-            count(parts.test.len() as u64, "test window"),
-            count(independent as u64, "independent one")
-        ));
-    }
     warnings
+}
+
+/// What is said of few independent test windows. `units` are those whose windows hang together beside those of a block, if
+/// there are any.
+fn few_windows(
+    windows: usize,
+    block: usize,
+    units: Option<usize>,
+    has_intervals: bool,
+) -> Option<String> {
+    let independent = windows / block;
+    let windows = count(windows as u64, "test window");
+    let in_blocks = || {
+        let independent = count(independent as u64, "independent one");
+        format!("{windows} in blocks of {block} are only {independent}")
+    };
+    let none = format!("there are no intervals, which take at least {FEWEST_BLOCKS}");
+    match units {
+        _ if has_intervals => {
+            (independent < FEWEST_WINDOWS).then(|| format!("{}: intervals are rough", in_blocks()))
+        }
+        _ if independent < FEWEST_BLOCKS => Some(format!("{}: {none}", in_blocks())),
+        Some(units) if units < FEWEST_BLOCKS => Some(format!(
+            "{windows} are of {}, whose windows hang together: {none}",
+            count(units as u64, "unit")
+        )),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -547,6 +575,36 @@ mod tests {
         let few = verdict(Some(&blocks), None);
         assert_eq!(few.outcome, Outcome::TooFewWindows);
         assert!(few.sentence.contains("(10 independent ones; it takes 20)"), "{}", few.sentence);
+    }
+
+    #[test]
+    fn nothing_is_said_of_intervals_where_there_are_none() {
+        // 300 test windows in blocks of 100 are three.
+        let config = EvalConfig { resamples: 300, block: Some(100), ..EvalConfig::default() };
+        let few = run(&config, [3.0, 1.0, 0.5]);
+        assert!(!few.has_intervals());
+        let warning = "300 test windows in blocks of 100 are only 3 independent ones: there are no intervals, which take at least 5";
+        assert!(few.warnings.iter().any(|said| said == warning), "{:?}", few.warnings);
+        let mut report = crate::Report::new("few", "", verdict(Some(&few), None));
+        report.judge(Some(few), None);
+        let text = report.markdown();
+        assert!(text.contains("They are too few for intervals."), "{text}");
+        assert!(text.contains("on the same windows, which are too few for intervals."), "{text}");
+        assert!(!text.contains("In parentheses") && !text.contains("in parentheses"), "{text}");
+        let rough = run(&EvalConfig { block: Some(30), ..config }, [3.0, 1.0, 0.5]);
+        assert!(rough.has_intervals());
+        assert!(
+            rough
+                .warnings
+                .iter()
+                .any(|said| said.ends_with("10 independent ones: intervals are rough"))
+        );
+        assert_eq!(
+            few_windows(300, 1, Some(3), false).unwrap(),
+            "300 test windows are of 3 units, whose windows hang together: there are no intervals, which take at least 5"
+        );
+        assert_eq!(few_windows(300, 1, Some(30), true), None);
+        assert_eq!(few_windows(300, 1, None, true), None);
     }
 
     #[test]

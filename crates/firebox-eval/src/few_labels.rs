@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::bound_when_all_agree;
 use crate::text::{count, list, percent, points, signed_points};
-use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, percent_interval};
+use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, conclusion, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Predictions, Resampling, TestScore,
     Together,
@@ -59,6 +59,8 @@ pub struct SharePredictions {
     pub share: f64,
     /// Training windows of each seed, in the mean.
     pub windows: f64,
+    /// The share of the labelled windows that these are, where whole series make another one of it.
+    pub drawn: Option<f64>,
     /// Test predictions of each arm, `[seed][window]`.
     pub arms: BTreeMap<Arm, Predictions>,
 }
@@ -95,6 +97,9 @@ pub struct ShareScores {
     pub share: f64,
     /// Training windows, in the mean over the seeds.
     pub windows: f64,
+    /// The share of the labelled windows that these are, where whole series make another one of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn: Option<f64>,
     /// Scores, in the order of [`Arm::ALL`].
     pub arms: Vec<ArmScore>,
     /// The fine-tuned encoder against each other arm and the majority class.
@@ -207,9 +212,20 @@ impl FewLabels {
         Some(TestScore::share(name, estimate))
     }
 
+    /// What is said of the fine-tuned encoder's difference from something else: of few independent test windows, no more
+    /// than that they are few, or that it is worse.
+    pub fn conclusion(&self, difference: &Estimate) -> &'static str {
+        conclusion(self.independent_windows(), difference)
+    }
+
+    /// Test windows that are independent of each other: the windows over the block.
+    fn independent_windows(&self) -> usize {
+        self.windows / self.block.max(1)
+    }
+
     /// One sentence on whether pre-training helps, and at which shares.
     pub fn verdict(&self) -> Verdict {
-        let independent = self.windows / self.block.max(1);
+        let independent = self.independent_windows();
         let lines: Vec<String> = self.shares.iter().filter_map(|share| self.line(share)).collect();
         if lines.is_empty() {
             let reached = self.main_score().map_or(String::new(), |score| {
@@ -325,8 +341,11 @@ impl FewLabels {
     fn line(&self, share: &ShareScores) -> Option<String> {
         let own = share.arms.iter().find(|score| score.arm == Arm::FineTuned)?;
         let value = own.metrics.get(&self.metric)?;
+        let truly = share
+            .drawn
+            .map_or(String::new(), |drawn| format!(", in whole series {} of them", percent(drawn)));
         let mut line = format!(
-            "with {} of the labels (about {:.0} windows) {} {}{}",
+            "with {} of the labels (about {:.0} windows{truly}) {} {}{}",
             percent(share.share),
             share.windows,
             percent(value.value),
@@ -458,6 +477,7 @@ fn score(
     ShareScores {
         share: share.share,
         windows: share.windows,
+        drawn: share.drawn,
         arms: scores.collect(),
         differences: differences.collect(),
     }
@@ -506,6 +526,7 @@ mod tests {
         let shares = shares.iter().map(|(share, arms)| SharePredictions {
             share: *share,
             windows: 200.0 * share,
+            drawn: None,
             arms: Arm::ALL.into_iter().zip(arms.clone()).collect(),
         });
         FewLabels::of(&config, &names(), &truth(), 0, &Together::default(), shares.collect())
@@ -604,7 +625,7 @@ mod tests {
         let truth: Vec<u32> = (0..300).map(|at| u32::from(at % 5 != 0)).collect();
         let of = |class: u32| Predictions { runs: vec![vec![class; 300]; 3] };
         let arms = Arm::ALL.into_iter().zip([of(1), of(0), of(0), of(0)]).collect();
-        let share = SharePredictions { share: 0.1, windows: 20.0, arms };
+        let share = SharePredictions { share: 0.1, windows: 20.0, drawn: None, arms };
         let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
         let scores = FewLabels::of(&config, &names(), &truth, 0, &Together::default(), vec![share]);
         assert!(scores.shares[0].differences.iter().all(|d| d.difference.is_above_zero()));
@@ -650,7 +671,7 @@ mod tests {
             let all = Arm::ALL.into_iter().zip(skills.clone());
             let arms = all.filter(|(arm, _)| arms.contains(arm)).collect();
             let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
-            let share = SharePredictions { share: 1.0, windows: 200.0, arms };
+            let share = SharePredictions { share: 1.0, windows: 200.0, drawn: None, arms };
             FewLabels::of(&config, &names(), &truth(), 0, &Together::default(), vec![share])
                 .verdict()
         };
@@ -682,7 +703,7 @@ mod tests {
         let [own, scratch] = [0.8, 0.95].map(|share| right(share, 3));
         let arms = BTreeMap::from([(Arm::FineTuned, own), (Arm::FromScratch, scratch)]);
         let config = EvalConfig { resamples: 400, ..EvalConfig::default() };
-        let share = SharePredictions { share: 1.0, windows: 200.0, arms };
+        let share = SharePredictions { share: 1.0, windows: 200.0, drawn: None, arms };
         let said = FewLabels::of(&config, &names(), &truth(), 0, &Together::default(), vec![share])
             .verdict();
         assert_eq!(said.outcome, Outcome::DoesNotBeat);
@@ -694,7 +715,7 @@ mod tests {
         let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
         let of = |arm: Arm, predicted: Vec<u32>| {
             let arms = BTreeMap::from([(arm, Predictions::single(predicted))]);
-            let share = SharePredictions { share: 1.0, windows: 6.0, arms };
+            let share = SharePredictions { share: 1.0, windows: 6.0, drawn: None, arms };
             let truth = [0, 1, 0, 1, 0, 1];
             FewLabels::of(&config, &names(), &truth, 0, &Together::default(), vec![share])
         };
@@ -703,5 +724,23 @@ mod tests {
         let scores = of(Arm::FineTuned, vec![0, 1, 0, 1, 0, 1]);
         assert_eq!(scores.verdict().outcome, Outcome::TooFewWindows);
         assert!(scores.shares[0].arms[0].metrics[&Metric::Accuracy].low < 1.0);
+    }
+
+    #[test]
+    fn the_true_share_of_whole_series_is_told_beside_the_one_that_was_asked_for() {
+        let said = |drawn| {
+            let arms = BTreeMap::from([(Arm::FineTuned, right(0.9, 2))]);
+            let share = SharePredictions { share: 0.25, windows: 73.0, drawn, arms };
+            let config = EvalConfig { resamples: 200, ..EvalConfig::default() };
+            FewLabels::of(&config, &names(), &truth(), 0, &Together::default(), vec![share])
+                .verdict()
+                .sentence
+        };
+        let sentence = said(Some(0.5));
+        let expected =
+            "with 25.0 % of the labels (about 73 windows, in whole series 50.0 % of them)";
+        assert!(sentence.contains(expected), "{sentence}");
+        let sentence = said(None);
+        assert!(sentence.contains("with 25.0 % of the labels (about 73 windows) "), "{sentence}");
     }
 }

@@ -70,6 +70,9 @@ pub struct Report {
     pub figures: serde_json::Value,
     /// Scores, where there are labels.
     pub evaluation: Option<Evaluation>,
+    /// Why there are none although there are labels, as the begin of a sentence; empty elsewhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unscored: String,
     /// Reconstruction errors, where windows were masked.
     pub reconstruction: Option<Reconstruction>,
     /// Names of the channels of `masked_windows`.
@@ -287,7 +290,8 @@ impl Report {
     /// Whether the run has trained without curves of its own: those of its parts are in their folders.
     fn trained_in_parts(&self) -> bool {
         let none = self.curves.steps.is_empty() && self.curves.epochs.is_empty();
-        none && self.stages.iter().any(|stage| stage.name == "train")
+        let trains = |stage: &Stage| ["train", "finetune"].contains(&stage.name.as_str());
+        none && self.stages.iter().any(trains)
     }
 
     /// A report of this run with its verdict, to which everything else is added.
@@ -306,6 +310,7 @@ impl Report {
             parts: vec![],
             figures: serde_json::Value::Null,
             evaluation: None,
+            unscored: String::new(),
             reconstruction: None,
             channels: vec![],
             masked_windows: vec![],

@@ -340,13 +340,21 @@ fn extremes_draw_without_a_number_that_is_none() {
     let page = check(&none);
     assert!(page.contains("There are no labels") && page.contains("Nothing was trained"));
     assert!(none.markdown().starts_with("**There are no labels"));
+    // Nor are labels where something else is missing.
+    let mut untested = none.clone();
+    untested.unscored = "There is no test part".to_owned();
+    let page = check(&untested);
+    assert!(page.contains("There is no test part, so there are no scores."));
+    assert!(!page.contains("No window has a label") && !page.contains("Scores need labelled"));
     // Trainings in folders of their own are not denied.
     let mut parts = small();
     parts.curves = Default::default();
-    parts.stages[0].name = "train".to_owned();
-    let page = check(&parts);
-    assert!(page.contains("below <code>parts</code>") && !page.contains("Nothing was trained"));
-    assert!(!page.contains("No epoch was trained"));
+    for stage in ["train", "finetune"] {
+        parts.stages[0].name = stage.to_owned();
+        let page = check(&parts);
+        assert!(page.contains("below <code>parts</code>") && !page.contains("Nothing was trained"));
+        assert!(!page.contains("No epoch was trained"));
+    }
 
     let mut wild = small();
     wild.curves.steps = (1..=300_000).map(point).collect();

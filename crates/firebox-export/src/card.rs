@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::at;
-use crate::{Architecture, ExportError, TOKENIZER};
+use crate::{Architecture, ExportError, TOKENIZER, numbers};
 
 /// Version of the card's form.
 pub const CARD_VERSION: u32 = 1;
@@ -223,7 +223,7 @@ impl ModelCard {
         };
         let mut rows = vec![
             ("Model", format!("`{}`", self.architecture.name())),
-            ("Trained for", task(self.task).to_owned()),
+            ("Trained for", self.purpose().to_owned()),
             ("Training", self.trained.clone()),
         ];
         let classes = list(&mut self.classes.iter().map(String::as_str));
@@ -286,6 +286,14 @@ impl ModelCard {
                 let _ = writeln!(out, "| {name} | {} |", score(*value));
             }
         }
+        if self.texts.is_none() {
+            out += &numbers::normalisation(&self.normaliser);
+        }
+        if let Some(forecast) = &self.forecast {
+            let name = |target: &usize| self.channel_name(*target);
+            let targets: Vec<String> = forecast.rule().targets.iter().map(name).collect();
+            out += &numbers::outputs(forecast, &self.forecast_names(forecast), &targets);
+        }
         let settings = serde_json::to_string_pretty(&self.settings).unwrap_or_default();
         let _ = write!(out, "\n## Settings\n\n```json\n{settings}\n```\n");
         out
@@ -296,7 +304,7 @@ impl ModelCard {
         let names: Vec<String> =
             self.forecast_names(forecast).into_iter().map(|name| format!("`{name}`")).collect();
         format!(
-            "{}, a target and the steps after a window; the card's JSON holds the scales that bring them to its units",
+            "{}, a target and the steps after a window; what brings them to its units stands below",
             names.join(", ")
         )
     }
@@ -304,13 +312,16 @@ impl ModelCard {
     /// The name of each output of a forecaster: `TARGET+STEPS`.
     pub fn forecast_names(&self, forecast: &ForecastScaler) -> Vec<String> {
         let rule = forecast.rule();
-        let name = |target: &usize| {
-            self.channels.get(*target).map_or_else(|| target.to_string(), |c| c.name.clone())
-        };
         let of = |horizon: &usize| -> Vec<String> {
-            rule.targets.iter().map(|target| format!("{}+{horizon}", name(target))).collect()
+            let name = |target: &usize| format!("{}+{horizon}", self.channel_name(*target));
+            rule.targets.iter().map(name).collect()
         };
         rule.horizons.iter().flat_map(of).collect()
+    }
+
+    /// The name of a channel of the card, or its place where there is none.
+    fn channel_name(&self, place: usize) -> String {
+        self.channels.get(place).map_or_else(|| place.to_string(), |channel| channel.name.clone())
     }
 
     /// How many steps windows may have, where that is not free.
@@ -338,10 +349,25 @@ impl ModelCard {
         format!("{length} {steps}, one every {every}")
     }
 
+    /// What it was trained for, in words.
+    fn purpose(&self) -> &'static str {
+        match self.task {
+            Task::Pretraining => "restoring hidden steps: use it as an encoder of windows",
+            Task::Classification => "telling classes of windows apart",
+            Task::Forecasting => "telling what values follow a window",
+            Task::Labelling => match &self.architecture {
+                Architecture::Text { config, .. } if !config.span => {
+                    "telling which labels a text has"
+                }
+                _ => "telling which labels a text has, and where it says so",
+            },
+        }
+    }
+
     fn normalisation(&self) -> String {
         let kind = serde_json::to_value(self.normaliser.kind()).unwrap_or_default();
         let kind = kind.as_str().unwrap_or_default().to_owned();
-        format!("`{kind}`: the card's JSON holds its numbers")
+        format!("`{kind}`, as stated below")
     }
 }
 
@@ -350,15 +376,6 @@ fn score(value: f64) -> String {
     match value.abs() {
         size if size == 0.0 || (1e-3..1e6).contains(&size) => format!("{value:.4}"),
         _ => format!("{value:.3e}"),
-    }
-}
-
-fn task(task: Task) -> &'static str {
-    match task {
-        Task::Pretraining => "restoring hidden steps: use it as an encoder of windows",
-        Task::Classification => "telling classes of windows apart",
-        Task::Forecasting => "telling what values follow a window",
-        Task::Labelling => "telling which labels a text has, and where it says so",
     }
 }
 

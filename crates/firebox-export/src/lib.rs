@@ -43,6 +43,7 @@
 mod architecture;
 mod card;
 mod error;
+mod numbers;
 mod onnx;
 mod saved;
 mod weights;

@@ -8,7 +8,7 @@ mod trainings;
 
 use self::learning::{divergence, overflows, plateau, skipped, still_falling};
 use crate::text::{bytes, duration, percent, significant};
-use crate::times::StepTimes;
+use crate::times::{StepDevice, StepTimes};
 use crate::usage::{MAJOR_FAULTS, MEMORY_IN_USE, Shares, Usage};
 
 pub use self::trainings::{Training, advice_on_trainings, timings_of_trainings};
@@ -216,7 +216,17 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     );
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let times = StepTimes::sum(&usage.times);
-    if times.is_some_and(|times| times.is_held_up_by_handing(settings.workers)) {
+    let device = usage.step_device(settings.on_gpu);
+    if let StepDevice::Gpu(Some(busy)) = device
+        && device.is_busy()
+    {
+        let said = format!(
+            "{said}; the GPU computed meanwhile, as it was busy {} of the time, so that no faster data would change it",
+            percent(busy)
+        );
+        return some(said, String::new());
+    }
+    if times.is_some_and(|times| times.is_held_up_by_handing(settings.workers, device)) {
         let pin = if settings.pins { "" } else { "`loader.pin` to true, " };
         return some(
             format!(
@@ -225,7 +235,15 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
             format!("{pin}`loader.resident` to \"device\", if the data fit there"),
         );
     }
-    let more = |times: StepTimes| times.workers(settings.workers, threads, !settings.on_gpu);
+    if device.is_unknown() && times.is_none_or(|times| times.fills()) {
+        return first_batches(usage, [share, seconds], &said).or_else(|| {
+            let said = format!(
+                "{said}; how much of that the GPU computed is not known, nor what data that come sooner would give"
+            );
+            some(said, String::new())
+        });
+    }
+    let more = |times: StepTimes| times.workers(settings.workers, threads, device);
     if let Some((workers, gain)) = times.and_then(more) {
         let now = settings.workers;
         return some(
@@ -243,18 +261,13 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
     );
     match times {
         Some(times) if times.fills() => {
-            let first = usage.waits_for_first_batches();
-            if share - first / seconds < WAITING {
-                return some(
-                    format!(
-                        "{said}, nearly all of it before the first step; no setting changes that"
-                    ),
-                    String::new(),
-                );
+            let first = first_batches(usage, [share, seconds], &said);
+            if first.is_some() {
+                return first;
             }
             let mut later = times;
-            later.waiting = (times.waiting - first).max(0.0);
-            if let Some(gain) = later.ahead(settings.workers.min(threads)) {
+            later.waiting = (times.waiting - usage.waits_for_first_batches()).max(0.0);
+            if let Some(gain) = later.ahead(settings.workers.min(threads), device) {
                 return some(
                     format!(
                         "{said}; threads fill batches fast enough, but some take longer than others: more of them ahead would give up to {}×",
@@ -285,6 +298,16 @@ fn starvation(usage: &Usage, settings: &Settings) -> Option<Advice> {
             some(said, format!("`loader.workers` from {now} to {more}, {prefetch}"))
         }
     }
+}
+
+/// Waiting for data, a share of so many seconds, if it was nearly all for the first batch of an attempt, which nobody can
+/// have ready.
+fn first_batches(usage: &Usage, [share, seconds]: [f64; 2], said: &str) -> Option<Advice> {
+    if share - usage.waits_for_first_batches() / seconds >= WAITING {
+        return None;
+    }
+    let said = format!("{said}, nearly all of it before the first step; no setting changes that");
+    some(said, String::new())
 }
 
 /// Batches that are handed to the device, or gathered and drawn there, within the steps.

@@ -13,7 +13,7 @@ pub(crate) use self::gauges::{MAJOR_FAULTS, MEMORY_IN_USE};
 use self::memory::Memory;
 pub use self::memory::MemoryCurve;
 use crate::text::{percent, significant};
-use crate::times::StepTimes;
+use crate::times::{StepDevice, StepTimes};
 
 /// Share of the time from which a device counts as well used: reference systems R1 and R2 both call
 /// more than 85 % good.
@@ -276,8 +276,8 @@ impl Usage {
         measures.collect()
     }
 
-    /// Where the time of training went, by name and as text.
-    pub fn timings(&self) -> Vec<(String, String)> {
+    /// Where the time of training went, by name and as text. On a GPU, what it was limited by is told by how busy that was.
+    pub fn timings(&self, on_gpu: bool) -> Vec<(String, String)> {
         let shares = self.shares();
         if self.steps.is_empty() {
             return vec![];
@@ -308,7 +308,7 @@ impl Usage {
         ]);
         if let Some(times) = steps {
             timings.extend(times.shares().map(|(name, share)| (name, of_a_step(share))));
-            timings.push(("limited by", times.limit()));
+            timings.push(("limited by", times.limit(self.step_device(on_gpu))));
         }
         let busy = self.training_mean(CPU_SHARE).map(percent);
         timings.extend(busy.map(|busy| ("processor busy while training", busy)));
@@ -327,11 +327,21 @@ impl Usage {
         (times(first), times(later))
     }
 
+    /// Share of the time of training in which the GPU was busy, validation counted in; `None` unless one alone was looked at.
+    fn gpu_share(&self) -> Option<f64> {
+        let [busy, seconds] = self.gpu_busy;
+        (seconds > 0.0).then(|| (busy / seconds).clamp(0.0, 1.0))
+    }
+
+    /// What steps were computed on, with what is known of how busy that was.
+    pub(crate) fn step_device(&self, on_gpu: bool) -> StepDevice {
+        if on_gpu { StepDevice::Gpu(self.gpu_share()) } else { StepDevice::Processor }
+    }
+
     /// How busy the device was while training: the GPU, if one alone was looked at, or the processor.
     pub fn utilisation(&self, on_gpu: bool) -> Option<Utilisation> {
-        let [busy, seconds] = self.gpu_busy;
         let share = match on_gpu {
-            true => (seconds > 0.0).then(|| busy / seconds),
+            true => self.gpu_share(),
             false => self.training_mean(CPU_SHARE),
         }?;
         let what = if on_gpu { "the GPU" } else { "the processor" };

@@ -91,7 +91,9 @@ fn read(folder: &Path) -> Result<ComparedRun, PipelineError> {
             (format!("stage {}", stage.name), text)
         })
         .collect();
-    timings.extend(usage.timings());
+    // A log that names no device is taken for that of a processor.
+    let on_gpu = !report.device.is_empty() && !report.device.starts_with("cpu");
+    timings.extend(usage.timings(on_gpu));
     let mut curves = BTreeMap::new();
     let damaged = read_trainings(folder, &mut curves);
     if damaged > 0 {

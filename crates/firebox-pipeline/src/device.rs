@@ -105,6 +105,12 @@ impl ChosenDevice {
         }
     }
 
+    /// Bytes that its allocator has of the device; `None` where it has none of its own, or does not count. It keeps the
+    /// pages that steps had needed, so that these are their peak.
+    pub(crate) fn reserved(&self) -> Option<u64> {
+        self.device.memory_pool_usage().map(|usage| usage.bytes_reserved)
+    }
+
     /// Which GPUs are looked at while it is worked with.
     pub(crate) fn watched(&self) -> WatchGpus {
         match self.backend.as_str() {

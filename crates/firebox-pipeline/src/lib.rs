@@ -109,7 +109,7 @@ use std::path::Path;
 pub use apply::{Applied, ApplyRequest, Wanted, apply};
 pub use bench::suite::{
     Axis, Check, Measurement, Peer, Performance, Regression, SuiteConfig, SuiteOutcome, SuitePart,
-    TorchConfig, Untimed, suite,
+    TorchConfig, Undecided, Untimed, suite,
 };
 pub use bench::{
     ADDED_AIM, BenchConfig, BenchResult, Ceilings, KernelShare, PageFaults, Share, SmallModel,

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use firebox_core::{Labels, Split, WindowList, count, quoted};
 use firebox_data::Ingested;
 use firebox_eval::{
-    Answers, EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Report, Sources,
-    Subject, Table, ValidationProbe, WindowErrors, embed, evaluate_encoder, reconstruct,
+    Answers, EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Outcome, Report,
+    Sources, Subject, Table, ValidationProbe, WindowErrors, embed, evaluate_encoder, reconstruct,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
 
@@ -78,9 +78,13 @@ impl Measured {
         let mut report = Report::new(title, "", verdict);
         report.judge(evaluation, masked.reconstruction);
         if report.evaluation.is_none() && run.config.labels != Labels::None {
-            let found = "There are no labels in the training or the test part";
+            let (found, is_labelled) = unscored(&windows.parts);
             let sentence = report.verdict.sentence.replacen("There are no labels", found, 1);
             report.verdict.sentence = sentence;
+            if is_labelled {
+                report.verdict.outcome = Outcome::NotMeasured;
+                report.unscored = found.to_owned();
+            }
         }
         report.masked_windows = masked.windows;
         report.embedding = Some(embedding);
@@ -95,6 +99,21 @@ impl Measured {
             report.facts.push(Fact::new("what was measured of each test window", file));
         }
         report
+    }
+}
+
+/// Why there are no scores although labels are asked for, and whether it is not for want of any.
+fn unscored(parts: &Split) -> (&'static str, bool) {
+    let is_labelled =
+        |part: &firebox_core::Windows| part.windows().iter().any(|window| window.label.is_some());
+    let of_parts = [is_labelled(&parts.train), is_labelled(&parts.test)];
+    match of_parts {
+        _ if parts.test.is_empty() => ("There is no test part", true),
+        [true, false] => ("No test window has a label", true),
+        [false, true] => ("No training window has a label", true),
+        [true, true] | [false, false] => {
+            ("There are no labels in the training or the test part", false)
+        }
     }
 }
 
@@ -250,7 +269,7 @@ fn class_table(windows: &Windows) -> Option<Table> {
         .map(|class| classes[class].as_str())
         .collect();
     let mut notes = vec![];
-    if !untested.is_empty() {
+    if !untested.is_empty() && !test.is_empty() {
         notes.push(format!(
             "No test window is of {}: scores say nothing of that, and macro averages count 0 for one that is answered.",
             quoted(&untested, 10)
@@ -287,17 +306,30 @@ fn split_table(windows: &Windows) -> Table {
     // Data without times counts its steps.
     let clock = windows.ingested.checks.span.is_some();
     let at = |time| if clock { moment(time) } else { format!("step {time}") };
-    let boundaries = parts.boundaries.map_or(String::new(), |[validation, test]| {
-        format!(
-            " Validation begins at {}, the test at {}. {} windows lie across a boundary or in the gap after it and are left out.",
-            at(validation),
-            at(test),
-            parts.left_out
-        )
-    });
+    let boundaries = boundaries(parts, at);
     let note = format!("By {}: {}.{boundaries}", written(&windows.rule), windows.chosen);
     let columns = ["part", "windows", "labelled", "groups"];
     table("Split", note, &columns[..if units.is_some() { 4 } else { 3 }], rows)
+}
+
+/// Where the parts of a split by time begin that have windows, and how many windows are in none.
+fn boundaries(parts: &Split, at: impl Fn(i64) -> String) -> String {
+    let Some([validation, test]) = parts.boundaries else { return String::new() };
+    let begin = match [parts.validation.is_empty(), parts.test.is_empty()] {
+        [false, false] => {
+            format!("Validation begins at {}, the test at {}.", at(validation), at(test))
+        }
+        [true, false] => format!("The test begins at {}.", at(test)),
+        [false, true] => format!("Validation begins at {}.", at(validation)),
+        [true, true] => return String::new(),
+    };
+    let left_out = match parts.left_out {
+        1 => "1 window lies across a boundary or in the gap after it and is left out".to_owned(),
+        windows => format!(
+            "{windows} windows lie across a boundary or in the gap after it and are left out"
+        ),
+    };
+    format!(" {begin} {left_out}.")
 }
 
 /// A time as text.
@@ -346,4 +378,53 @@ pub(crate) fn defect_table(ingested: &Ingested) -> Table {
         .collect();
     let note = if rows.is_empty() { "No defect was found.".to_owned() } else { String::new() };
     table("Data checks", note, &["found", "count", "series", "done about it"], rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::{
+        Channel, Role, Series, SeriesSet, SplitRule, StepLabels, WindowRule, split,
+    };
+
+    use super::*;
+
+    /// One series of 200 steps of one class, in windows of 10.
+    fn parts(validation: f64, test: f64, labels: &Labels) -> Split {
+        let values = (0..200).map(f64::from).collect();
+        let labelled = StepLabels::Whole(0);
+        let series = Series { labels: labelled, ..Series::regular("a", 0, 1, values, 1) };
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = SeriesSet::new(channels, vec!["idle".to_owned()], vec![series]).unwrap();
+        let rule = WindowRule { length: 10, stride: 10, whole: false };
+        let by_time = SplitRule::Time { validation, test, gap: Some(0) };
+        split(&Arc::new(set), &rule, &by_time, labels).unwrap()
+    }
+
+    #[test]
+    fn parts_without_a_window_begin_nowhere() {
+        let said = |validation, test| {
+            boundaries(&parts(validation, test, &Labels::None), |time| format!("step {time}"))
+        };
+        let none = "0 windows lie across a boundary or in the gap after it and are left out.";
+        let both = format!(" Validation begins at step 140, the test at step 160. {none}");
+        assert_eq!(said(0.1, 0.2), both);
+        assert_eq!(said(0.0, 0.2), format!(" The test begins at step 160. {none}"));
+        assert_eq!(said(0.2, 0.0), format!(" Validation begins at step 160. {none}"));
+        assert_eq!(said(0.0, 0.0), "");
+    }
+
+    #[test]
+    fn labels_are_not_denied_where_the_test_part_is_what_is_missing() {
+        let labelled = parts(0.1, 0.0, &Labels::Last);
+        assert_eq!(unscored(&labelled), ("There is no test part", true));
+        let unlabelled = parts(0.1, 0.2, &Labels::None);
+        let neither = "There are no labels in the training or the test part";
+        assert_eq!(unscored(&unlabelled), (neither, false));
+        let mut mixed = parts(0.1, 0.2, &Labels::Last);
+        mixed.test = unlabelled.test.clone();
+        assert_eq!(unscored(&mixed), ("No test window has a label", true));
+        mixed = parts(0.1, 0.2, &Labels::Last);
+        mixed.train = unlabelled.train;
+        assert_eq!(unscored(&mixed), ("No training window has a label", true));
+    }
 }

@@ -50,7 +50,7 @@ pub(crate) fn complete(
     report.profile = profile;
     report.curves.clip_norm = run.config.train.clip;
     let common = [
-        Fact::new("batch", batch(run.config)),
+        Fact::new("batch", batch(run.config, run.config.loader.batch_size)),
         Fact::new("precision", run.config.run.precision.to_string()),
         Fact::new("seed", run.config.run.seed.to_string()),
     ];
@@ -69,11 +69,11 @@ pub(crate) fn complete(
     Ok(Reported { page: written.html, verdict: report.verdict.sentence })
 }
 
-/// How large batches are.
-fn batch(config: &PipelineConfig) -> String {
+/// How large batches of so many samples are.
+pub(crate) fn batch(config: &PipelineConfig, size: usize) -> String {
     let steps = if config.pipeline == Kind::Text { "token" } else { "step" };
     match config.loader.tokens {
-        0 => config.loader.batch_size.to_string(),
+        0 => size.to_string(),
         tokens => format!("{} with their padding", count(tokens as u64, steps)),
     }
 }
@@ -110,13 +110,13 @@ fn machine(usage: &Usage, trainings: &[Training], backend: &str) -> Machine {
             format!("Where the time of {whose} went: {}.", parts.collect::<Vec<_>>().join("; "));
         Some(said).filter(|_| !timings.is_empty())
     };
-    let own = went("training", usage.timings());
+    let own = went("training", usage.timings(on_gpu));
     let timed = trainings.iter().filter(|training| training.usage.is_timed());
     let whose = match timed.count() {
         1 => "the training within the run".to_owned(),
         count => format!("{count} trainings within the run"),
     };
-    let within = went(&whose, timings_of_trainings(trainings));
+    let within = went(&whose, timings_of_trainings(trainings, usage));
     Machine {
         notes: note.into_iter().chain(own).chain(within).collect(),
         measures: measures.collect(),

@@ -189,12 +189,17 @@ pub enum Keep {
     /// Saved at the end only.
     #[serde(alias = "final_only")]
     FinalOnly,
+    /// Nothing is saved, whatever is asked for, and the model is that of the last step: for steps that are taken for
+    /// their time. No file can say it.
+    #[doc(hidden)]
+    #[serde(skip)]
+    Nothing,
 }
 
 impl Keep {
     /// Whether the rule saves after every epoch.
     pub fn saves_epochs(self) -> bool {
-        !matches!(self, Self::EverySteps(_) | Self::FinalOnly)
+        !matches!(self, Self::EverySteps(_) | Self::FinalOnly | Self::Nothing)
     }
 }
 
@@ -218,7 +223,7 @@ impl TrainConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let keep = match self.checkpoint.keep {
             Keep::Best(n) | Keep::Last(n) | Keep::EverySteps(n) => n,
-            Keep::BestOnly | Keep::EveryEpoch | Keep::FinalOnly => 1,
+            Keep::BestOnly | Keep::EveryEpoch | Keep::FinalOnly | Keep::Nothing => 1,
         };
         let patience = self.early_stopping.map_or(1, |early| early.patience);
         for (key, count) in [

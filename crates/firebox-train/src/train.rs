@@ -22,7 +22,7 @@ use crate::checkpoint::{
     Checkpoint, Job, Kind, Manifest, Saver, Writer, best_or_first, best_or_newest, checkpoints,
     folder_name, leave_whole_best, load_average, load_weights, newest_whole, recover,
 };
-use crate::config::{NonFinite, TrainConfig};
+use crate::config::{Keep, NonFinite, TrainConfig};
 use crate::division::{BatchWork, Divisions, if_memory_lasts};
 use crate::folder::{check_same, ended_before, history_reaches, lock, write_summary};
 use crate::gradients::Gradients;
@@ -130,7 +130,7 @@ where
         seconds: start.elapsed().as_secs_f64(),
         data_seconds: data_time.as_secs_f64(),
     };
-    if outcome == Outcome::Interrupted {
+    if outcome == Outcome::Interrupted || config.checkpoint.keep == Keep::Nothing {
         return Ok(Trained { model: model.valid(), summary });
     }
     // What is kept alone from here on has to be whole.

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand, ValueEnum};
 use firebox_core::Precision;
 use firebox_pipeline::{
-    ADDED_AIM, BenchConfig, BenchResult, KernelShare, PageFaults, Regression, Resident, Share,
-    StepParts, SuiteConfig, SuitePart, TorchConfig, UPDATE_AIM, Untimed, Workload,
+    ADDED_AIM, BenchConfig, BenchResult, Ceilings, KernelShare, PageFaults, Regression, Resident,
+    Share, StepParts, SuiteConfig, SuiteOutcome, SuitePart, TorchConfig, UPDATE_AIM, Undecided,
+    Untimed, Workload,
 };
 
 use crate::device;
@@ -28,6 +29,13 @@ enum BenchCommand {
     /// Time every workload, what each setting brings and how steps scale, in rounds, and write
     /// performance_summary.md, performance.json and performance.html.
     Suite(SuiteFlags),
+    /// Measure what a device does at most, and print one line of JSON: the suite asks for it.
+    #[command(hide = true)]
+    Ceilings {
+        /// Device: auto, cpu, cuda:0, vulkan, …
+        #[arg(long, default_value = "auto", value_name = "NAME")]
+        device: String,
+    },
 }
 
 #[derive(Args)]
@@ -44,9 +52,9 @@ struct OneFlags {
     /// Steps that are timed.
     #[arg(long, default_value_t = 10)]
     steps: u64,
-    /// Steps before them.
-    #[arg(long, default_value_t = 3)]
-    warmup: u64,
+    /// Steps before them; by default 3, and 128 where training is timed on a GPU, which meets new shapes until then.
+    #[arg(long)]
+    warmup: Option<u64>,
     /// Go on until steps have been timed for so many seconds.
     #[arg(long, default_value_t = 0.0, value_name = "SECONDS")]
     seconds: f64,
@@ -120,7 +128,7 @@ struct SuiteFlags {
     #[arg(long, value_name = "FILE", default_value = "../shared/peers/torch_steps.py")]
     torch_steps: PathBuf,
     /// Compare with an earlier performance.json, and fail if something has become slower, or cannot be
-    /// timed any more.
+    /// timed any more. It takes three rounds of both to tell what is slower.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Run every program of this folder first, and put what they say into the results.
@@ -134,17 +142,24 @@ struct SuiteFlags {
 pub(crate) fn run(flags: &BenchFlags) -> anyhow::Result<ExitCode> {
     match &flags.command {
         Some(BenchCommand::Suite(suite)) => run_suite(suite),
+        Some(BenchCommand::Ceilings { device }) => {
+            say(serde_json::to_string(&Ceilings::measure(&device::choose(device)?))?)?;
+            Ok(ExitCode::SUCCESS)
+        }
         None => run_one(&flags.one),
     }
 }
 
 fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
+    let device = device::choose(&flags.device)?;
+    let on_gpu = device.backend != "cpu";
+    let warmup = flags.warmup.unwrap_or_else(|| BenchConfig::default_warmup(&device, flags.eval));
     let config = BenchConfig {
         workload: flags.workload,
         precision: flags.precision,
         batch: flags.batch,
         steps: flags.steps,
-        warmup: flags.warmup,
+        warmup,
         seconds: flags.seconds,
         evaluate: flags.eval,
         length: flags.length,
@@ -157,7 +172,6 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
         kernels: flags.kernels,
         ..BenchConfig::new(flags.workload)
     };
-    let device = device::choose(&flags.device)?;
     let terminal = Terminal::new(LogFormat::Text);
     let result = firebox_pipeline::bench_shown(&config, &device, &terminal);
     terminal.close();
@@ -179,7 +193,8 @@ fn run_one(flags: &OneFlags) -> anyhow::Result<ExitCode> {
         say(format_args!("device busy {:.0} % of the time", 100.0 * busy))?;
     }
     if let Some(peak) = result.peak_mib {
-        say(format_args!("peak resident memory {peak:.0} MiB"))?;
+        let what = if on_gpu { "reserved memory of the device" } else { "peak resident memory" };
+        say(format_args!("{what} {peak:.0} MiB"))?;
     }
     if let Some(PageFaults { minor, major }) = result.page_faults {
         say(format_args!(
@@ -303,5 +318,21 @@ fn run_suite(flags: &SuiteFlags) -> anyhow::Result<ExitCode> {
         write_line(&format!("slower: {name}: {before_ms:.3} ms before, {now_ms:.3} ms now"));
         failed = true;
     }
+    tell_undecided(&outcome);
     Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Says of which cases there are too few rounds to tell whether they have become slower, and how to take more.
+fn tell_undecided(outcome: &SuiteOutcome) {
+    for Undecided { name, before_ms, now_ms, rounds: [before, now] } in &outcome.undecided {
+        write_line(&format!(
+            "too few rounds to tell: {name}: {before_ms:.3} ms before (rounds: {before}), {now_ms:.3} ms now (rounds: {now})"
+        ));
+    }
+    if !outcome.undecided.is_empty() {
+        write_line(&format!(
+            "three rounds of both tell what is slower: about --minutes {:.0} here without a peer, and as many for a new baseline where that has fewer",
+            outcome.performance.minutes_for_enough()
+        ));
+    }
 }

@@ -1,6 +1,6 @@
 //! Divides whole series: drawn evenly from each class, or as the files give them. Equal series stay together.
 
-use super::{EqualPolicy, SplitError};
+use super::{EqualPolicy, SplitError, SplitRule};
 use crate::equal::{
     equal_to_tests, firsts, joined, names, of_groups_of_tests, units, with_steps_of_each_other,
     with_steps_of_tests,
@@ -74,7 +74,7 @@ pub(super) fn parts_given(
         contradiction,
         ..tested
     };
-    draw(set, units, &[(1, validation)], Stream::new(seed, "validation split"), &mut parts);
+    draw(set, units, &[(1, validation)], Stream::new(seed, DRAWN_OF_GIVEN), &mut parts);
     Ok((parts, equal))
 }
 
@@ -124,8 +124,55 @@ pub(super) fn parts_drawn(
     let equal = EqualSeries::drawn(set, &units(&firsts, &all)).overlapping(set, &firsts, &pairs);
     let together = [pairs, with_groups(set, &all)].concat();
     let units = units(&joined(&firsts, &together), &all);
-    draw(set, units, &[(2, test), (1, validation)], Stream::new(seed, "series split"), &mut parts);
+    draw(set, units, &[(2, test), (1, validation)], Stream::new(seed, DRAWN), &mut parts);
     (parts, equal)
+}
+
+/// What series are drawn by for all parts, and for validation alone.
+const DRAWN: &str = "series split";
+const DRAWN_OF_GIVEN: &str = "validation split";
+
+/// Shares that are tried for a part that came out empty. A choice: who has more series than that, and none is drawn, has them
+/// in few units.
+const TRIED: usize = 100;
+
+/// The least share, of those that are so many whole series of all that are drawn from, by which a part has one of which
+/// there is a window, if any share does. `parts` are those that a rule has led to.
+pub(super) fn least_share(
+    set: &SeriesSet,
+    rule: &SplitRule,
+    part: usize,
+    parts: &[usize],
+    has_window: &[bool],
+) -> Option<f64> {
+    let series: Vec<usize> = (0..parts.len())
+        .filter(|index| !matches!(rule, SplitRule::Given { .. }) || parts[*index] < 2)
+        .collect();
+    let together = [with_steps_of_each_other(set, &series), with_groups(set, &series)].concat();
+    let units = units(&joined(&firsts(set), &together), &series);
+    let mut before = parts.to_vec();
+    series.iter().for_each(|index| before[*index] = 0);
+    let draws = |share: f64| {
+        let (shares, seed, purpose) = match (*rule, part) {
+            (SplitRule::Series { test, seed, .. }, 1) => ([(2, test), (1, share)], seed, DRAWN),
+            (SplitRule::Series { validation, seed, .. }, 2) => {
+                ([(2, share), (1, validation)], seed, DRAWN)
+            }
+            (SplitRule::Given { seed, .. }, 1) => ([(2, 0.0), (1, share)], seed, DRAWN_OF_GIVEN),
+            _ => return false,
+        };
+        let mut drawn = before.clone();
+        draw(set, units.clone(), &shares, Stream::new(seed, purpose), &mut drawn);
+        let is_there = |index: &usize| drawn[*index] == part && has_window[*index];
+        shares.iter().map(|(_, share)| share).sum::<f64>() < 1.0 && series.iter().any(is_there)
+    };
+    shares_of(series.len()).take(TRIED).find(|share| draws(*share))
+}
+
+/// Shares that are one, two and more of so many series, in as few digits as tell them from fewer.
+fn shares_of(series: usize) -> impl Iterator<Item = f64> {
+    let scale = 10f64.powf((series as f64).log10().ceil()).max(100.0);
+    (1..series).map(move |some| (scale * some as f64 / series as f64).ceil() / scale)
 }
 
 /// Draws a share of the series for each of some parts, evenly from each class. The members of a unit go together, by
@@ -224,6 +271,40 @@ mod tests {
             split(&set, &whole, &given, &Labels::Last).unwrap_err(),
             SplitError::NotGiven { part: "test" }
         );
+    }
+
+    #[test]
+    fn a_share_that_is_advised_draws_a_series_and_none_is_where_none_does() {
+        // A series of each class, and of the first class so many more; two of another class are tested on.
+        let divided = |more: usize, rule: &SplitRule| {
+            let classes = [0, 1, 2].into_iter().chain(std::iter::repeat_n(0, more));
+            let train = classes.map(|class| (class, Origin::Train));
+            let all = train.chain([(1, Origin::Test), (2, Origin::Test)]);
+            let series = all.enumerate().map(|(index, (class, origin))| Series {
+                labels: StepLabels::Whole(class),
+                origin,
+                ..Series::regular(format!("s{index}"), 0, 1, vec![index as f64; 30], 1)
+            });
+            let channels = vec![Channel::new("x", Role::Other)];
+            let classes = ["a", "b", "c"].map(str::to_owned).to_vec();
+            let set = Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap());
+            let whole = WindowRule { length: 30, stride: 1, whole: true };
+            split(&set, &whole, rule, &Labels::Last)
+        };
+        let given =
+            |validation| SplitRule::Given { validation, seed: 1, equal: EqualPolicy::Error };
+        let said = divided(0, &given(0.1)).unwrap_err().to_string();
+        assert!(said.contains("the validation part is empty"), "{said}");
+        assert!(said.contains("no share draws a series for it: give more series"), "{said}");
+        assert!(said.contains("(split.given.validation = 0)"), "{said}");
+        for share in [0.34, 0.67, 0.99] {
+            divided(0, &given(share)).unwrap_err();
+        }
+        assert_eq!(divided(0, &given(0.0)).unwrap().validation.len(), 0);
+        // Four of which one may go.
+        let said = divided(1, &given(0.1)).unwrap_err().to_string();
+        assert!(said.contains("set split.given.validation = 0.25, which is one"), "{said}");
+        assert_eq!(divided(1, &given(0.25)).unwrap().validation.len(), 1);
     }
 
     #[test]

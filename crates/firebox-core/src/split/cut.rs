@@ -32,7 +32,7 @@ pub(crate) fn all_windows(
         refuse_pieces(set, length + labels.horizon())?;
     }
     let all = cut(set, windows, labels);
-    if all.is_empty() { Err(too_long(set, length + labels.horizon())) } else { Ok(all) }
+    if all.is_empty() { Err(too_long(set, windows, labels)) } else { Ok(all) }
 }
 
 /// Every window of a set that had no part in any training: new data for a finished model. They have no
@@ -62,6 +62,7 @@ fn refuse_pieces(set: &SeriesSet, needed: usize) -> Result<(), SplitError> {
     let cut = || set.series().iter().filter(broken);
     match cut().next() {
         Some(first) => Err(SplitError::Pieces {
+            needed,
             count: cut().count(),
             series: set.series().len(),
             example: first.name.clone(),
@@ -105,14 +106,26 @@ fn cut(set: &SeriesSet, rule: &WindowRule, labels: &Labels) -> WindowList {
     windows
 }
 
-fn too_long(set: &SeriesSet, needed: usize) -> SplitError {
-    let longest = set
-        .series()
-        .iter()
-        .flat_map(|series| series.segments.iter().map(move |segment| (segment.len(), &series.name)))
-        .max_by_key(|(length, _)| *length);
-    let (longest, series) = longest.map_or((0, String::new()), |(n, name)| (n, name.clone()));
-    SplitError::TooLong { needed, longest, series }
+fn too_long(set: &SeriesSet, windows: &WindowRule, labels: &Labels) -> SplitError {
+    let key = match labels {
+        Labels::Forward { .. } => Some("labels.forward.horizon"),
+        Labels::Return { .. } => Some("labels.return.horizon"),
+        Labels::Ahead { .. } => Some("forecast.horizons"),
+        Labels::None | Labels::Last | Labels::Majority { .. } => None,
+    };
+    let lengths =
+        || set.series().iter().flat_map(|series| &series.segments).map(ExactSizeIterator::len);
+    let [shortest, longest] = [lengths().min(), lengths().max()].map(Option::unwrap_or_default);
+    let has_longest = |series: &&Series| series.segments.iter().any(|run| run.len() == longest);
+    let series = set.series().iter().find(has_longest);
+    let series = series.map_or(String::new(), |series| series.name.clone());
+    SplitError::TooLong {
+        // One of a whole series is as long as that.
+        length: if windows.whole { 1 } else { windows.length },
+        after: key.map(|key| (labels.horizon(), key)),
+        runs: [shortest, longest],
+        series,
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +154,57 @@ mod tests {
         let whole = WindowRule { length: 100, stride: 1, whole: true };
         let error = split(&set, &whole, &SplitRule::time(0.0, 0.0), &Labels::None).unwrap_err();
         assert!(matches!(&error, SplitError::Pieces { count: 1, pieces: 2, .. }), "{error}");
-        assert!(error.to_string().contains("`a` into 2"), "{error}");
+        let said = "1 of 1 are cut within their first 100 steps (`a` into 2 pieces in all)";
+        assert!(error.to_string().contains(said), "{error}");
+        // Of another one the first piece is enough, and it is not counted.
+        let of = |first: usize, name: &str| {
+            let mut series = Series::regular(name, 0, 1, vec![0.0; 100], 1);
+            series.segments = vec![0..first, first + 5..100];
+            series
+        };
+        let channels = vec![Channel::new("x", Role::Other)];
+        let pair = vec![of(60, "a"), of(30, "b")];
+        let set = Arc::new(SeriesSet::new(channels, vec![], pair).unwrap());
+        let whole = WindowRule { length: 48, stride: 1, whole: true };
+        let error = split(&set, &whole, &SplitRule::time(0.0, 0.0), &Labels::None).unwrap_err();
+        let said = "1 of 2 are cut within their first 48 steps (`b` into 2 pieces in all)";
+        assert!(error.to_string().contains(said), "{error}");
+    }
+
+    #[test]
+    fn windows_that_do_not_fit_are_told_with_the_keys_that_made_them() {
+        let series =
+            [30, 12].map(|steps| Series::regular(format!("s{steps}"), 0, 1, vec![1.0; steps], 1));
+        let channels = vec![Channel::new("close", Role::Close)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], series.into()).unwrap());
+        let said = |length, labels: &Labels| {
+            let rule = WindowRule { length, ..WindowRule::default() };
+            split(&set, &rule, &SplitRule::time(0.0, 0.0), labels).unwrap_err().to_string()
+        };
+        let runs =
+            ", and the longest run without a gap has 30 (series `s30`), the shortest 12\n  set ";
+        let check = |said: String, parts: [&str; 2]| {
+            assert!(said.contains(&format!("{}{runs}{}", parts[0], parts[1])), "{said}");
+        };
+        check(
+            said(105, &Labels::Last),
+            [
+                "it needs 105 consecutive steps (`window.length`, the default)",
+                "window.length to 30 or less, or window.whole = true",
+            ],
+        );
+        let forward = |horizon| Labels::Forward { horizon, threshold: 0.5 };
+        check(
+            said(40, &forward(6)),
+            [
+                "it needs 46 consecutive steps, 40 of its own (`window.length`) and 6 after them (`labels.forward.horizon`)",
+                "window.length to 24 or less, or a smaller `labels.forward.horizon`; or give longer",
+            ],
+        );
+        let returned = Labels::Return { horizon: 6000, threshold: 0.5 };
+        check(
+            said(5, &returned),
+            ["and 6000 after them (`labels.return.horizon`)", "a smaller `labels.return.horizon`;"],
+        );
     }
 }

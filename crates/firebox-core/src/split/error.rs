@@ -1,5 +1,7 @@
 //! Why there is no split or fold: what was found, what is allowed and the way out.
 
+use crate::WindowRule;
+
 /// A split that leaves nothing to train on or to measure with.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SplitError {
@@ -26,14 +28,17 @@ pub enum SplitError {
     },
     /// No window fits into any segment.
     #[error(
-        "no window fits: it needs {needed} consecutive steps, and the longest run without a gap has {longest} (series `{series}`)"
+        "no window fits: it needs {}, and the longest run without a gap has {} (series `{series}`){}\n  {}",
+        steps_of(*length, *after), runs[1], shortest(*runs), shorter(*after, runs[1])
     )]
     TooLong {
-        /// Steps of a window and of its label's horizon.
-        needed: usize,
-        /// Steps of the longest segment.
-        longest: usize,
-        /// Its series.
+        /// Steps of a window.
+        length: usize,
+        /// Steps after it that its label looks at, and the key that says so.
+        after: Option<(usize, &'static str)>,
+        /// Steps of the shortest and of the longest segment.
+        runs: [usize; 2],
+        /// The series of the longest.
         series: String,
     },
     /// A part without a window.
@@ -52,10 +57,12 @@ pub enum SplitError {
     },
     /// Whole windows of series that are not whole.
     #[error(
-        "`window.whole` makes one window of each series, and {count} of {series} are cut into pieces (`{example}` into {pieces}) by missing values, gaps or broken bars that were dropped\n  set `data.checks.not_finite` (or `gaps`, `ohlc`) to \"fill\", raise `data.checks.longest_fill` if runs are longer than that, or set window.whole = false"
+        "`window.whole` makes one window of each series, and {count} of {series} are cut within their first {needed} steps (`{example}` into {pieces} pieces in all) by missing values, gaps or broken bars that were dropped\n  set `data.checks.not_finite` (or `gaps`, `ohlc`) to \"fill\", raise `data.checks.longest_fill` if runs are longer than that, or set window.whole = false"
     )]
     Pieces {
-        /// Series in pieces.
+        /// Steps that a window and its label take, where a series has as many.
+        needed: usize,
+        /// Series whose first piece has fewer.
         count: usize,
         /// Series in all.
         series: usize,
@@ -161,4 +168,37 @@ pub enum SplitError {
         /// Steps of the longest series.
         have: usize,
     },
+}
+
+/// The steps that a window takes, with those after it, and the keys that say so.
+fn steps_of(length: usize, after: Option<(usize, &str)>) -> String {
+    let by_default = if length == WindowRule::default().length { ", the default" } else { "" };
+    match after {
+        None => format!("{length} consecutive steps (`window.length`{by_default})"),
+        Some((after, key)) => format!(
+            "{} consecutive steps, {length} of its own (`window.length`{by_default}) and {after} after them (`{key}`)",
+            length.saturating_add(after)
+        ),
+    }
+}
+
+/// How long the shortest run is, where another one is longer.
+fn shortest([shortest, longest]: [usize; 2]) -> String {
+    if shortest < longest { format!(", the shortest {shortest}") } else { String::new() }
+}
+
+/// What to shorten where the longest run has so many steps, and what else may help.
+fn shorter(after: Option<(usize, &str)>, longest: usize) -> String {
+    let shorter = match after {
+        None => format!(
+            "set window.length to {longest} or less, or window.whole = true, which makes one window of each series"
+        ),
+        Some((after, key)) if after < longest => {
+            format!("set window.length to {} or less, or a smaller `{key}`", longest - after)
+        }
+        Some((_, key)) => format!("set a smaller `{key}`"),
+    };
+    format!(
+        "{shorter}; or give longer series, fill gaps (`data.checks.gaps`), or correct `data.interval` if it is shorter than the steps between rows"
+    )
 }

@@ -15,7 +15,7 @@ pub use cut::unseen;
 pub use error::SplitError;
 pub use rule::{EqualPolicy, SplitRule};
 
-use by_series::{LEFT_OUT, parts_drawn, parts_given};
+use by_series::{LEFT_OUT, least_share, parts_drawn, parts_given};
 use by_time::{boundaries, part_by_time};
 use rule::{check_shares, shares, way_out};
 
@@ -97,7 +97,13 @@ pub fn split(
                 SplitRule::Given { .. } => parts_of_series.iter().filter(|part| **part < 2).count(),
                 _ => set.series().len(),
             };
-            let hint = way_out(rule, part, drawn);
+            let least = || {
+                let mut has_window = vec![false; set.series().len()];
+                all.iter().for_each(|window| has_window[window.series as usize] = true);
+                let place = if part == "test" { 2 } else { 1 };
+                least_share(set, rule, place, &parts_of_series, &has_window)
+            };
+            let hint = way_out(rule, part, drawn, least);
             return Err(SplitError::Empty { part, windows: all.len(), left_out, hint });
         }
     }

@@ -150,35 +150,59 @@ pub(super) fn check_shares(rule: &SplitRule) -> Result<(), SplitError> {
     }
 }
 
-/// What to change where a part is empty, of so many series that whole ones are drawn from.
-pub(super) fn way_out(rule: &SplitRule, part: &str, series: usize) -> String {
-    let share = match (part, rule) {
-        ("training", _) => 1.0,
-        ("test", SplitRule::Series { test, .. }) => *test,
-        _ => shares(rule).0,
-    };
-    let larger = |table: &str| match series {
-        2.. if share * (series as f64) < 0.5 => {
-            // As few digits as tell one of them.
-            let scale = 10f64.powf((series as f64).log10().ceil()).max(100.0);
-            let one = (scale / series as f64).ceil() / scale;
-            format!(
-                "whole series are drawn, and {share} of {series} rounds to none: set split.{table}.{part} = {one}, which is one of them, or give more series"
-            )
-        }
-        _ => format!("give it a larger share in [split.{table}], or more series"),
+/// What to change where a part is empty, of so many series that whole ones are drawn from; `least` is a share by which it is
+/// not, if there is one.
+pub(super) fn way_out(
+    rule: &SplitRule,
+    part: &str,
+    series: usize,
+    least: impl FnOnce() -> Option<f64>,
+) -> String {
+    let drawn = |table: &str, together: &str| {
+        let larger = match part {
+            "training" => format!("give it a larger share in [split.{table}], or more series"),
+            _ => larger(table, part, shares_by_part(rule, part), series, least()),
+        };
+        format!(
+            "{larger}; each class keeps at least one series for training, and series that are {together} stay in one part"
+        )
     };
     match rule {
         SplitRule::Time { .. } => {
             "give it a larger share in [split.time], set a smaller `gap` there, or make windows shorter; for samples without a clock, split them by [split.series], or by [split.given] with `data.test`".to_owned()
         }
-        SplitRule::Series { .. } => format!(
-            "{}; each class keeps at least one series for training, and series that are equal, of one group or have steps of each other stay in one part",
-            larger("series")
-        ),
-        SplitRule::Given { .. } => format!(
-            "{}; each class keeps at least one series for training, and series that are equal or of one group stay in one part",
-            larger("given")
+        SplitRule::Given { .. } if part == "test" => {
+            "no window fits into the series of `data.test`: make windows shorter, or name files of longer series"
+                .to_owned()
+        }
+        SplitRule::Series { .. } => drawn("series", "equal, of one group or have steps of each other"),
+        SplitRule::Given { .. } => drawn("given", "equal or of one group"),
+    }
+}
+
+/// The share that a part should hold which is drawn.
+fn shares_by_part(rule: &SplitRule, part: &str) -> f64 {
+    let (validation, test) = shares(rule);
+    if part == "test" { test } else { validation }
+}
+
+/// What to set where no series is drawn for a part by a share of so many, and `least` draws some.
+fn larger(table: &str, part: &str, share: f64, series: usize, least: Option<f64>) -> String {
+    let key = format!("split.{table}.{part}");
+    let Some(least) = least else {
+        let without = match part {
+            "validation" => format!(", or do without it ({key} = 0)"),
+            _ => format!(", do without it ({key} = 0), or name a test set in `data.test`"),
+        };
+        return format!("no share draws a series for it: give more series of each class{without}");
+    };
+    match (least * series as f64).floor() as usize {
+        _ if share * series as f64 >= 0.5 => {
+            format!("give it a larger share, as by {key} = {least}, or more series")
+        }
+        some => format!(
+            "whole series are drawn, and {share} of {series} rounds to none: set {key} = {least}, which is {} of them, or give more series",
+            if some <= 1 { "one".to_owned() } else { some.to_string() }
         ),
     }
 }
@@ -202,16 +226,35 @@ mod tests {
     #[test]
     fn a_share_of_few_series_that_rounds_to_none_is_told_with_one_that_does_not() {
         let rule = SplitRule::Series { validation: 0.1, test: 0.2, seed: 1 };
-        let said = way_out(&rule, "validation", 3);
-        let expected = "whole series are drawn, and 0.1 of 3 rounds to none: set split.series.validation = 0.34, ";
-        assert!(said.starts_with(expected), "{said}");
-        assert!(way_out(&rule, "test", 2).contains("set split.series.test = 0.5, "));
-        let small = SplitRule::Series { validation: 0.0001, test: 0.2, seed: 1 };
-        assert!(way_out(&small, "validation", 1000).contains("validation = 0.001, which is one"));
+        let said = |rule: &SplitRule, part, series, least| way_out(rule, part, series, || least);
+        let of_three = said(&rule, "validation", 3, Some(0.34));
+        let expected = "whole series are drawn, and 0.1 of 3 rounds to none: set split.series.validation = 0.34, which is one of them, ";
+        assert!(of_three.starts_with(expected), "{of_three}");
+        let of_two = said(&rule, "test", 2, Some(0.5));
+        assert!(of_two.contains("set split.series.test = 0.5, which is one"), "{of_two}");
+        // Where several stay together, one is not enough.
+        let of_six = said(
+            &SplitRule::Series { validation: 0.05, test: 0.2, seed: 1 },
+            "validation",
+            6,
+            Some(0.34),
+        );
+        assert!(
+            of_six.contains("set split.series.validation = 0.34, which is 2 of them"),
+            "{of_six}"
+        );
         // Of so many it is not the rounding.
-        assert!(way_out(&rule, "test", 3).starts_with("give it a larger share in [split.series]"));
-        assert!(way_out(&rule, "validation", 1).starts_with("give it a larger share"));
+        let larger = "give it a larger share, as by split.series.test = 0.34, or more series; each";
+        assert!(said(&rule, "test", 3, Some(0.34)).starts_with(larger));
         let given = SplitRule::Given { validation: 0.1, seed: 1, equal: EqualPolicy::Error };
-        assert!(way_out(&given, "validation", 4).contains("set split.given.validation = 0.25, "));
+        let of_four = said(&given, "validation", 4, Some(0.25));
+        assert!(of_four.contains("set split.given.validation = 0.25, "), "{of_four}");
+        let none = said(&given, "validation", 3, None);
+        let expected = "no share draws a series for it: give more series of each class, or do without it (split.given.validation = 0); each class keeps at least one series for training";
+        assert!(none.starts_with(expected), "{none}");
+        let test = said(&given, "test", 3, None);
+        assert!(test.starts_with("no window fits into the series of `data.test`"), "{test}");
+        let training = said(&rule, "training", 3, None);
+        assert!(training.starts_with("give it a larger share in [split.series], or"), "{training}");
     }
 }

@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::raw::{NO_LABEL, label_of};
 use crate::store::{Entry, LabelKind};
 use crate::work::{Usable, Work};
-use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Interval};
+use crate::{Checks, ConstantPolicy, CrowdedPolicy, DataConfig, DataError, Interval, Policy};
 
 use super::parted::Short;
 use super::rewrite::{Changes, Gap};
@@ -33,7 +33,7 @@ pub(super) struct Whole {
 
 /// Cuts the series, leaves out what is to be left out, and sums up what was found.
 pub(super) fn finish(
-    AllRead { mut read, mut works, layout, spacing }: AllRead,
+    AllRead { mut read, mut works, layout, spacing, interval: bridged }: AllRead,
     (config, progress): (&DataConfig, &Progress<'_>),
     mapping: &Mapping,
     sink: &mut Sink<'_>,
@@ -49,15 +49,16 @@ pub(super) fn finish(
     let void = find_void(&read, mapping, config.checks.constant)?;
     sink.heed()?;
     let intervals = match mapping.time {
-        Some(_) => interval(&mut works, &read, (config, spacing), sink),
+        Some(_) => interval(&mut works, &read, (config, [spacing, bridged]), sink),
         None => Ok((None, vec![])),
     };
     let (interval, gaps) = match (void.is_empty(), intervals) {
         (true, found) => found?,
         // Both at once: each would make reading begin anew.
         (false, Err(Stop::Crowded(interval))) => return Err(Stop::Void(void, Some(interval))),
+        // Without those channels there may be nothing to fill behind the gap.
+        (false, Ok(_) | Err(Stop::Bridged(_))) => return Err(Stop::Void(void, spacing)),
         (false, Err(stop)) => return Err(stop),
-        (false, Ok(_)) => return Err(Stop::Void(void, spacing)),
     };
     sink.heed()?;
     for (work, short) in works.iter_mut().zip(&read) {
@@ -169,16 +170,17 @@ fn count(work: &mut Work, short: &Short) {
 }
 
 /// The interval of the series, which are cut at their gaps, but for those that are filled, of each series; none where
-/// each is one step.
+/// each is one step. `known_by` are the intervals by which rows were left out that follow too soon, and by which nothing
+/// was filled over gaps, if they were known.
 fn interval(
     works: &mut [Work],
     read: &[Short],
-    (config, spacing): (&DataConfig, Option<i64>),
+    (config, known_by): (&DataConfig, [Option<i64>; 2]),
     sink: &mut Sink<'_>,
 ) -> Result<(Option<i64>, Vec<Vec<Gap>>), Stop> {
     let declared = config.interval.map(Interval::microseconds);
     // That of all rows, if some were left out.
-    let settled = spacing.or(declared);
+    let settled = known_by[0].or(declared);
     let first = read.first().and_then(|short| short.look.as_ref()?.interval);
     let even =
         |short: &Short| short.look.as_ref().is_some_and(|look| look.even && look.interval == first);
@@ -201,7 +203,7 @@ fn interval(
         None => &short.times[..],
     });
     let times: Vec<&[i64]> = times.collect();
-    let found = gaps_between(works, read, &times, (config, spacing));
+    let found = gaps_between(works, read, &times, (config, known_by));
     // What is gone reads as zeros, of which nothing is to be believed.
     if let (Sink::Store { making, .. }, Some(stored)) = (sink, &stored) {
         known(making.as_ref())?.arrays.time.check(stored)?;
@@ -214,7 +216,7 @@ fn gaps_between(
     works: &mut [Work],
     read: &[Short],
     times: &[&[i64]],
-    (config, spacing): (&DataConfig, Option<i64>),
+    (config, [spacing, bridged]): (&DataConfig, [Option<i64>; 2]),
 ) -> Result<(Option<i64>, Vec<Vec<Gap>>), Stop> {
     let interval = match spacing {
         Some(spacing) => Some(spacing),
@@ -226,16 +228,19 @@ fn gaps_between(
     };
     let Some(interval) = interval else { return Ok((None, vec![])) };
     let of_each = works.iter_mut().zip(read).zip(times);
-    let gaps = of_each.map(|((work, short), times)| divide(work, short, times, interval, config));
+    let carries = bridged.is_none() && config.checks.not_finite == Policy::Fill;
+    let gaps = of_each
+        .map(|((work, short), times)| divide(work, short, times, (interval, carries), config));
     Ok((Some(interval), gaps.collect::<Result<_, _>>()?))
 }
 
 /// Counts crowded rows and gaps, and cuts the series there and where steps are left out. Returns the gaps that are filled.
+/// `carries` says that values may have been carried over gaps.
 fn divide(
     work: &mut Work,
     short: &Short,
     times: &[i64],
-    interval: i64,
+    (interval, carries): (i64, bool),
     config: &DataConfig,
 ) -> Result<Vec<Gap>, Stop> {
     if work.count_crowded(times, interval) && config.checks.crowded == CrowdedPolicy::Drop {
@@ -244,6 +249,9 @@ fn divide(
     }
     let gone = |step: usize| short.is_removed(step);
     let (cuts, fills) = work.find_gaps(times, interval, gone, &config.checks);
+    if carries && short.was_mended(&cuts) {
+        return Err(Stop::Bridged(interval));
+    }
     work.cut(&cuts, &short.kept());
     let (mut removed, mut gone) = (short.removed.iter().peekable(), 0);
     let gap = |(step, missing): (usize, usize)| {

@@ -57,6 +57,19 @@ impl Short {
         starts.zip(ends).filter(|(start, end)| start < end).map(|(start, end)| start..end).collect()
     }
 
+    /// Whether one of these steps, in order, was left out, or got a value that was put in.
+    pub(super) fn was_mended(&self, steps: &[usize]) -> bool {
+        let (mut removed, mut gone) = (self.removed.iter().peekable(), 0);
+        steps.iter().any(|step| {
+            while let Some(range) = removed.next_if(|range| range.end <= *step) {
+                gone += range.len();
+            }
+            let is_put_in = |channel| self.filled.holds(channel, step - gone);
+            removed.peek().is_some_and(|range| range.contains(step))
+                || (0..self.usable.len()).any(is_put_in)
+        })
+    }
+
     pub(super) fn is_removed(&self, step: usize) -> bool {
         let next = self.removed.partition_point(|range| range.end <= step);
         self.removed.get(next).is_some_and(|range| range.contains(&step))
@@ -87,6 +100,8 @@ pub(super) struct Parted {
     policies: CheckPolicies,
     /// The interval that rows are left out by which follow too soon, if they are.
     spacing: Option<i64>,
+    /// The interval by which there are gaps that no value is carried over, if it is known.
+    interval: Option<i64>,
     /// The time of the row before the last that waits, if it was left out by it.
     left_out: Option<i64>,
     /// The file of the first row.
@@ -120,7 +135,7 @@ impl Parted {
         name: String,
         origin: Origin,
         mapping: &Mapping,
-        (policies, spacing): (CheckPolicies, Option<i64>),
+        (policies, spacing, interval): (CheckPolicies, Option<i64>, Option<i64>),
     ) -> Self {
         let channels = mapping.channels.clone();
         let raw = RawSeries {
@@ -134,6 +149,7 @@ impl Parted {
         Self {
             policies,
             spacing,
+            interval,
             left_out: None,
             file: None,
             course: Course::default(),
@@ -450,7 +466,7 @@ impl Parted {
         self.work.raw.len().saturating_sub(1)
     }
 
-    /// Whether the last row may be left out as one that follows too soon, which the next one may say.
+    /// Whether the last row may be left out as one that follows too soon, which is decided with the next one.
     fn may_be_crowded(&self) -> bool {
         let times = self.work.raw.time.as_deref().unwrap_or_default();
         match (self.spacing, times) {
@@ -484,7 +500,7 @@ impl Parted {
         let own = usize::from(self.begun)..decided;
         let tails = self.work.raw.columns.iter().map(|column| column[decided..].to_vec());
         let tails: Vec<Vec<f64>> = tails.collect();
-        let mut removed = self.work.not_finite(&own, &self.policies);
+        let mut removed = self.work.not_finite(&own, self.interval, &self.policies);
         // What the next value may be filled with: a bar is widened afterwards.
         let last = decided.checked_sub(1);
         let row_of = |row: usize| -> Vec<f64> {

@@ -142,12 +142,15 @@ pub(super) struct AllRead {
     pub(super) layout: Arc<Layout>,
     /// The interval that rows were left out by which follow too soon, if they were.
     pub(super) spacing: Option<i64>,
+    /// The interval by which nothing was filled over gaps, if that was known.
+    pub(super) interval: Option<i64>,
 }
 
 /// The series that were read, in the order in which they come first.
 pub(super) struct Taken {
     policies: CheckPolicies,
     spacing: Option<i64>,
+    interval: Option<i64>,
     /// If rows may be anywhere: then they wait for those of the last file.
     apart: Option<Apart>,
     open: Option<Open>,
@@ -166,6 +169,7 @@ impl Taken {
         Self {
             policies,
             spacing: how.spacing,
+            interval: how.interval,
             apart: how.sorted.map(|block| Apart { block, by_time, begun: None }),
             open: None,
             read: vec![],
@@ -263,7 +267,7 @@ impl Taken {
             let named = mapping.series.is_some();
             let again = if named { Stop::Apart } else { Stop::Odd };
             let own = self.own_name(name, input.origin, named).ok_or(again)?;
-            let how = (self.policies, self.spacing);
+            let how = (self.policies, self.spacing, self.interval);
             let series = Parted::new(own, input.origin, mapping, how);
             self.open = Some(Open { name: name.to_owned(), named, series });
         }
@@ -346,7 +350,8 @@ impl Taken {
         let Scattered { name, origin, file, .. } = &sorted.series[series];
         let named = mapping.series.is_some();
         let own = known(self.own_name(name, *origin, named))?;
-        let mut parted = Parted::new(own, *origin, mapping, (self.policies, self.spacing));
+        let how = (self.policies, self.spacing, self.interval);
+        let mut parted = Parted::new(own, *origin, mapping, how);
         let (rows, back) = (Arc::clone(sorted), sorted.back(series));
         let place = move |row| rows.place(series, row - 1);
         parted.put_together(Box::new(place), Arc::clone(file), back);
@@ -367,8 +372,8 @@ impl Taken {
             self.take_sorted((&sorted, &mapping), at_once, sink, &progress.all())?;
         }
         self.close(sink)?;
-        let Self { read, works, layout, spacing, .. } = self;
-        Ok(AllRead { read, works, layout, spacing })
+        let Self { read, works, layout, spacing, interval, .. } = self;
+        Ok(AllRead { read, works, layout, spacing, interval })
     }
 }
 

@@ -389,6 +389,34 @@ fn what_was_put_in_is_what_nobody_measured() {
 }
 
 #[test]
+fn nothing_is_carried_over_a_gap_that_is_found_once_all_is_read() {
+    let rows = 2 * ROWS + 50;
+    let text = bars(rows, |row, fields| {
+        let minute = row + 1440 * usize::from(row > ROWS);
+        fields[0] = crate::time::format(1_700_000_000_000_000 + minute as i64 * 60_000_000);
+        if row == 7 || (ROWS + 1..ROWS + 4).contains(&row) {
+            fields[4].clear();
+        }
+    });
+    for (gaps, declared) in [
+        (GapPolicy::Split, None),
+        (GapPolicy::Fill, None),
+        (GapPolicy::Split, Interval::from_microseconds(60_000_000)),
+    ] {
+        let [short, long] = ways(&text, |config| {
+            (config.checks.not_finite, config.checks.gaps) = (Policy::Fill, gaps);
+            config.interval = declared;
+        });
+        let (set, checks) = short.as_ref().unwrap();
+        // Of the four, that within the first part alone.
+        let closes = &checks.by_series[0].channels;
+        assert_eq!((closes.len(), closes[0].missing, closes[0].filled), (1, 4, 1), "{gaps:?}");
+        assert_eq!((set.steps(), checks.segments), (rows - 3, 2), "{gaps:?}");
+        assert!(short == long, "{gaps:?}: {:?}", long.err());
+    }
+}
+
+#[test]
 fn constant_channels_are_refused_and_kept_as_on_the_long_way() {
     let constant = bars(100, |_, fields| {
         fields[1..].iter_mut().for_each(|field| *field = "5".to_owned());
@@ -464,7 +492,7 @@ fn labels_are_those_of_the_long_way() {
     );
     assert_eq!(checks.classes, ["calm", "wild"]);
     assert!(short == long);
-    // NaN is what programs write for a class that is missing; a series may be called so.
+    // NaN is what programs write for a class that is missing; a series may be called so, if not in small letters.
     let [nan, long] = ways(&text(&|row| ["calm", "NaN", "wild"][row % 3].to_owned()), label);
     assert!(nan == long && nan == short, "{nan:?}");
     let [nan, _] = ways(&text(&|row| ["calm", " nan ", "wild"][row % 3].to_owned()), label);

@@ -268,6 +268,61 @@ fn values_that_are_not_finite() {
 }
 
 #[test]
+fn nothing_is_carried_over_a_gap_that_is_not_filled() {
+    let behind = [(0, "1"), (1, "2"), (2, "3"), (30, ""), (31, ""), (32, "9"), (33, "8")];
+    let split = "not_finite = 'fill', gaps = 'split'";
+    check(&values(&behind), split, &[1., 2., 3., 9., 8.], &[0, 1, 2, 32, 33], &[0..3, 3..5]);
+    let over = [(0, "1"), (1, "2"), (2, ""), (30, ""), (31, "5"), (32, "6")];
+    let checks =
+        check(&values(&over), split, &[1., 2., 2., 5., 6.], &[0, 1, 2, 31, 32], &[0..3, 3..5]);
+    let said = checks.findings[0].to_string();
+    assert!(said.contains("1 filled and 1 left out with its rows: at the beginning"), "{said}");
+    // Where the gap itself is filled, so is what lies behind it.
+    let fill = "not_finite = 'fill', gaps = 'fill', longest_fill = 30";
+    let mut expected = vec![1., 2.];
+    expected.extend([3.; 30]);
+    expected.extend([9., 8.]);
+    let minutes: Vec<i64> = (0..34).collect();
+    check(&values(&behind), fill, &expected, &minutes, &[0..34]);
+}
+
+#[test]
+fn prices_that_are_put_in_stay_within_what_was_measured_of_their_bar() {
+    let rows = [
+        (0, ["10", "12", "9", "11"]),
+        // The last open lies below the low, and the last high below the open and the close.
+        (1, ["", "20", "15", "18"]),
+        (2, ["16", "", "14", "17"]),
+        (3, ["30", "", "29", "31"]),
+        (4, ["28", "33", "27", ""]),
+        (5, ["40", "", "", ""]),
+    ];
+    let mut expected = [
+        [10., 12., 9., 11.],
+        [15., 20., 15., 18.],
+        [16., 20., 14., 17.],
+        [30., 31., 29., 31.],
+        [28., 33., 27., 31.],
+        [40., 40., 27., 31.],
+    ];
+    let minutes: Vec<i64> = (0..6).collect();
+    let put_in = [1, 3, 1, 2].map(|count| (Defect::NotFinite, count, Action::Filled));
+    for ohlc in ["error", "drop", "fill"] {
+        let policies = format!("not_finite = 'fill', ohlc = '{ohlc}'");
+        let checks = check(&bars(&rows), &policies, expected.as_flattened(), &minutes, &[0..6]);
+        assert_eq!(found(&checks), put_in, "{ohlc}");
+    }
+    // What is measured is still held against itself.
+    let mut broken = rows;
+    broken[1].1[1] = "14";
+    expected[1] = [15., 18., 15., 18.];
+    expected[2] = [16., 17., 14., 17.];
+    let policies = "not_finite = 'fill', ohlc = 'fill'";
+    let checks = check(&bars(&broken), policies, expected.as_flattened(), &minutes, &[0..6]);
+    assert_eq!(found(&checks)[4..], [(Defect::Ohlc, 1, Action::Filled)]);
+}
+
+#[test]
 fn a_row_that_one_channel_lacks_is_left_out_of_all() {
     let files = Files::new();
     files.write("a.csv", "x,y\n1,1\n,2\n3,\n4,4\n5,6\n");

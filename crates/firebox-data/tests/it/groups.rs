@@ -112,6 +112,43 @@ fn several_files_may_name_a_series_and_a_test_set_has_names_of_its_own() {
 }
 
 #[test]
+fn a_number_is_one_group_however_it_is_written() {
+    let files = Files::new();
+    let text = |subject: &str, recording: &str| {
+        let row =
+            |step: usize| format!("2024-01-02T00:0{step},{recording},{subject},{}\n", step * step);
+        format!("time,recording,subject,x\n{}", (0..6).map(row).collect::<String>())
+    };
+    files.write("a.csv", text("7", "r1"));
+    files.write("b.csv", text("7.0", "r2"));
+    let config = |test: &str| {
+        let mut config = files.config("a.csv", COLUMNS);
+        config.test = Some(firebox_data::Paths(vec![files.path(test)]));
+        config
+    };
+    let found = ingest(&config("b.csv"), &files.cache(), &Silent).unwrap();
+    assert_eq!(told(&found.set), pairs(&[("r1", "7"), ("r2", "7")]));
+    assert_eq!(found.set.groups(), 1);
+    // So it is among the rows of one series.
+    let later = text("7.0", "r1").replace("T00:0", "T00:1");
+    files.write("c.csv", text("7", "r1") + later.split_once('\n').unwrap().1);
+    let gaps = format!("{COLUMNS}\nchecks = {{ gaps = 'split' }}");
+    assert_eq!(told(&files.ingest("c.csv", &gaps).unwrap().set), pairs(&[("r1", "7")]));
+    // Words that letter case alone tells apart stay two, and are told.
+    files.write("d.csv", text("Ann", "r1") + text("ann", "r2").split_once('\n').unwrap().1);
+    let said = std::sync::Mutex::new(String::new());
+    let listener = |event: &firebox_core::Event| {
+        if let firebox_core::Event::Warning { message } = event {
+            *said.lock().unwrap() += message;
+        }
+    };
+    let found = ingest(&files.config("d.csv", COLUMNS), &files.cache(), &listener).unwrap();
+    assert_eq!(found.set.groups(), 2);
+    let said = said.into_inner().unwrap();
+    assert!(said.starts_with("groups of series differ by letter case, spaces or how a number is written alone: `Ann` and `ann`: each is a group of its own"), "{said}");
+}
+
+#[test]
 fn a_pattern_finds_groups_in_names() {
     let files = Files::new();
     let wave = |seed: usize| npy(&[4, 1], &[1.0, seed as f64, 0.5, 2.0]);

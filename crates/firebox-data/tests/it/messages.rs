@@ -115,7 +115,11 @@ fn headers_and_columns() {
     assert_snapshot!(csv("1.5,2.5\n1,2\n", ""), @"a.csv, line 1: `1.5,2.5` is no header: the first line must name the columns");
     assert_snapshot!(csv("time;x\n2024-01-02;1\n", ""), @"a.csv, line 1: the header is one column, `time;x`: set `data.csv.separator` to ';' if that is what separates them");
     assert_snapshot!(csv("time\n2024-01-02\n2024-01-03\n", ""), @"a.csv has no column to learn from besides its time, series and label: it has `time`");
-    assert_snapshot!(csv("time,x,note\n2024-01-02,1,fine\n2024-01-03,2,bad\n", ""), @"a.csv, row 1, column `note`: `fine` is not a number: name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`");
+    assert_snapshot!(csv("time,x,note\n2024-01-02,1,fine\n2024-01-03,2,bad\n", ""), @"a.csv, row 1, column `note`: `fine` is not a number: name the column that tells series apart in `data.columns.series`, that of classes in `data.columns.label`, or the columns to learn from in `data.columns.channels`");
+    // Most cells are numbers: the column is no other than what it seems, and the row is.
+    let rows: String = (2..9).map(|day| format!("2024-01-0{day},{day}\n")).collect();
+    assert_snapshot!(csv(&format!("time,x\n{rows}2024-01-10,ERR\n"), ""), @r#"a.csv, row 8, column `x`: `ERR` is not a number: most others of its column are; correct it, or leave its row out, or set `data.csv.missing = ["ERR"]` if it stands for a missing value"#);
+    assert_snapshot!(csv(&format!("time,x\n2024-01-01,bar\n{rows}"), ""), @r#"a.csv, row 1, column `x`: `bar` is not a number: most others of its column are; correct it, or leave its row out, as one of units, or set `data.csv.missing = ["bar"]` if it stands for a missing value"#);
     assert_snapshot!(csv("Zeit,x\n02.01.2023 00:00,1\n02.01.2023 01:00,2\n", ""), @"a.csv, row 1, column `Zeit`: `02.01.2023 00:00` is not a number: if the column holds the times, name it in `data.columns.time`; else name the columns to learn from in `data.columns.channels`");
 }
 
@@ -199,7 +203,11 @@ fn values_of_csv() {
     // Marks of inches in a column that is not used lose no row.
     let inches = "time,x,note\n2024-01-01,1,5\" pipe\n2024-01-02,2,6\" pipe\n2024-01-03,3,plain\n";
     let said = csv(inches, "columns = { channels = ['x'] }");
-    assert!(said.contains("CSV"), "{said}");
+    let expected = "a.csv, line 2: a double quote stands within a field, as of inches: write that field in double quotes, with two for this one";
+    assert_eq!(said, expected);
+    // Of several, the first is told, and not the last, as if it were never closed.
+    let several = inches.replace("plain", "7\" pipe");
+    assert_eq!(csv(&several, "columns = { channels = ['x'] }"), expected);
     // What stands within quotes is told of as little as it is read.
     let within = "time,note,x\n2024-01-02,\"a\nb,7,8\",1\n2024-01-03,c,oops\n";
     let said = csv(within, "columns = { channels = ['x'] }");
@@ -308,6 +316,15 @@ fn links_and_label_files_in_folders() {
     let error = files.error("v", "");
     assert!(error.starts_with("v/a.y.npy looks like the labels of v/a.npy"), "{error}");
     assert!(files.ingest("v", "columns = { label = 'y' }").is_ok());
+    // Nor does it become a sample.
+    let said = firebox_data::array_paths(&files.path("v")).unwrap_err().to_string();
+    assert!(said.contains("a.y.npy looks like the labels of "), "{said}");
+    assert!(said.contains("would become a sample: move it away"), "{said}");
+    files.write("classes/one/b.npy", npy(&[3, 1], &[1., 2., 4.]));
+    files.write("classes/two/b.y.npy", npy(&[3, 1], &[1., 2., 4.]));
+    assert_eq!(firebox_data::array_paths(&files.path("classes")).unwrap().len(), 2);
+    files.write("classes/one/b.y.npy", npy(&[3], &[0., 1., 2.]));
+    assert!(firebox_data::array_paths(&files.path("classes")).is_err());
 }
 
 #[test]
@@ -333,11 +350,139 @@ fn times() {
     assert_snapshot!(message("a.parquet", bytes, ""), @r#"a.parquet: the column `time` holds i64; declare `data.columns.time_unit` for times that are numbers; `time_unit = "ms"` would be likely"#);
 }
 
+/// What ingestion warns of.
+fn warnings(files: &Files, name: &str, toml: &str) -> Vec<String> {
+    let warnings = std::sync::Mutex::new(vec![]);
+    let listener = |event: &firebox_core::Event| {
+        if let firebox_core::Event::Warning { message } = event {
+            warnings.lock().unwrap().push(message.clone());
+        }
+    };
+    firebox_data::ingest(&files.config(name, toml), &files.cache(), &listener).unwrap();
+    warnings.into_inner().unwrap()
+}
+
+#[test]
+fn dates_and_times_of_day_in_two_columns() {
+    let row = |row: usize| {
+        format!("2024-01-{:02},00:{:02},{row},{}\n", 1 + row / 30, row % 30, row * row % 7)
+    };
+    let rows: String = (0..90).map(row).collect();
+    let text = |names: &str| format!("{names}\n{rows}");
+    let usual = text("Date,Time,x,y");
+    let named = "columns = { channels = ['x', 'y'] }";
+    let joined = |date: &str, time: &str| {
+        format!(
+            "a.csv has dates in its column `{date}`, and times of day in `{time}`: join them in one column, such as 2014-05-01T09:30, and name that in `data.columns.time`"
+        )
+    };
+    let of_day = "a.csv, row 1, column `Time`: `00:00` is a time of day and says no date: where the date stands in a column of its own, join both in one, such as 2014-05-01T09:30, and name that in `data.columns.time`";
+    for checks in ["", "checks = { duplicates = 'drop' }"] {
+        assert_eq!(csv(&usual, checks), joined("Date", "Time"));
+        assert_eq!(csv(&usual, &format!("{named}\n{checks}")), of_day);
+    }
+    // Under other names, too, and never as that of a series.
+    let other = text("day,clock,x,y");
+    let columns = "columns = { time = 'day', channels = ['x', 'y'] }";
+    for columns in ["columns = { time = 'day' }", columns] {
+        assert_eq!(csv(&other, columns), joined("day", "clock"));
+    }
+    let second = "date,timestamp,x\n2024-01-01,2024-01-01T00:00,1\n2024-01-01,2024-01-01T00:01,2\n";
+    assert_snapshot!(csv(second, ""), @"a.csv, row 1, column `date`: `2024-01-01` is not a number: the times are those of another column: if this one holds them, name it in `data.columns.time`; else name the columns to learn from, without this one, in `data.columns.channels`");
+    // Who has so many rows left out is told.
+    let files = Files::new();
+    files.write("a.csv", &other);
+    let said = warnings(&files, "a.csv", &format!("{columns}\nchecks = {{ duplicates = 'drop' }}"));
+    let expected = "87 of 90 rows have the time of another and are left out, as `data.checks.duplicates` says: check that `data.columns.time` names the column that has the time of day, too, and";
+    assert!(said.len() == 1 && said[0].starts_with(expected), "{said:?}");
+    // One of ten is not worth a word.
+    let row = |row: usize| format!("2024-01-{:02},{}\n", 1 + row - row / 10, row * row % 7);
+    files.write("b.csv", format!("time,x\n{}", (0..20).map(row).collect::<String>()));
+    assert_eq!(warnings(&files, "b.csv", "checks = { duplicates = 'drop' }"), [""; 0]);
+    // The column that has both is taken, wherever it stands.
+    let row =
+        |row: usize| format!("2024-01-01,2024-01-01T00:{row:02},{row},{},{row}\n", row * row % 7);
+    let rows: String = (0..30).map(row).collect();
+    files.write("c.csv", format!("date,timestamp,x,y,z\n{rows}"));
+    let data = files.ingest("c.csv", "columns = { channels = ['x', 'y'] }").unwrap();
+    assert_eq!((data.checks.time_column.as_deref(), data.set.steps()), (Some("timestamp"), 30));
+}
+
+#[test]
+fn numbers_of_rows_that_pandas_writes_are_no_channel() {
+    let files = Files::new();
+    let rows = |first: &dyn Fn(usize) -> String| {
+        let row = |row: usize| format!("{},2024-01-{:02},{}\n", first(row), row + 1, row * row % 7);
+        format!(",time,x\n{}", (0..20).map(row).collect::<String>())
+    };
+    files.write("a.csv", rows(&|row| row.to_string()));
+    for _ in 0..2 {
+        let said = warnings(&files, "a.csv", "");
+        assert!(said.len() == 1 && said[0].starts_with("`` in "), "{said:?}");
+        assert!(said[0].contains("is not learnt from: a column of such a name is the"), "{said:?}");
+    }
+    let data = files.ingest("a.csv", "").unwrap();
+    assert_eq!((data.set.channels().len(), &*data.set.channels()[0].name), (1, "x"));
+    // What is no number is refused, as it may be the times.
+    assert_snapshot!(csv(",x\n2024-01-01,1\n2024-01-02,2\n", ""), @"a.csv, row 1, column ``: `2024-01-01` is not a number: if the column holds the times, name it in `data.columns.time`; else name the columns to learn from in `data.columns.channels`");
+    let text = rows(&|_| "A".to_owned());
+    assert!(csv(&text, "").contains("column ``: `A` is not a number: name the column that tells"));
+    let days = Column::new("__index_level_0__".into(), [1i64, 2])
+        .cast(&DataType::Datetime(TimeUnit::Microseconds, None))
+        .unwrap();
+    let columns = vec![Column::new("x".into(), [1.0, 2.0]), days];
+    let mut bytes = Vec::new();
+    ParquetWriter::new(&mut bytes).finish(&mut DataFrame::new(2, columns).unwrap()).unwrap();
+    let said = message("a.parquet", bytes, "");
+    assert!(said.contains("`__index_level_0__` holds datetime"), "{said}");
+    assert!(said.contains("if the column holds the times, name it in"), "{said}");
+}
+
+#[test]
+fn times_of_32_bits_that_were_rounded() {
+    let files = Files::new();
+    let write = |times: [f32; 3]| {
+        let columns =
+            vec![Column::new("time".into(), times), Column::new("x".into(), [1.0, 2.0, 4.0])];
+        let mut bytes = Vec::new();
+        ParquetWriter::new(&mut bytes).finish(&mut DataFrame::new(3, columns).unwrap()).unwrap();
+        files.write("a.parquet", bytes);
+    };
+    let seconds = "columns = { time_unit = 's' }";
+    write([1_704_067_200.0, 1_704_070_800.0, 1_704_074_400.0]);
+    assert_snapshot!(files.error("a.parquet", seconds), @"a.parquet: the column `time` holds f32; times of 32 bits lie 2.1 minutes apart at 1704067200, and were rounded to that: take them from where they were made, as float64, whole numbers or a type of times");
+    write([20_000.5, 20_001.5, 20_002.5]);
+    let said = files.error("a.parquet", seconds);
+    assert!(said.contains("lie 1.953 ms apart at 20000.5"), "{said}");
+    // Whole numbers that are exact, and fractions that are nearly.
+    for (times, last) in
+        [([0.0, 3600.0, 7200.0], 7_200_000_000), ([100.25, 101.25, 102.25], 102_250_000)]
+    {
+        write(times);
+        let data = files.ingest("a.parquet", seconds).unwrap();
+        assert_eq!(data.set.series()[0].time[2], last);
+    }
+}
+
 #[test]
 fn series_without_values_or_names() {
     assert_snapshot!(csv("time,x,y\n2024-01-02,1,\n2024-01-03,2,NaN\n", ""), @r#"the channel `y` has no finite value in a.csv: list the others in `data.columns.channels`, or set `data.checks.constant` to "drop" to leave such channels out"#);
     assert_snapshot!(csv("time,x\n2024-01-02,\n2024-01-03,\n", "checks = { constant = 'drop' }"), @"no channel has more than one value over all steps (`x`): there is nothing to learn from");
     assert_snapshot!(csv("symbol,time,x\nA,2024-01-02,1\n,2024-01-03,2\n", ""), @"a.csv, row 2, column `symbol`: `` names no series: every row needs a name; write it there, or leave such rows out of the file");
+    let nan = "symbol,time,x\nA,2024-01-02,1\nnan,2024-01-03,2\n";
+    assert_snapshot!(csv(nan, ""), @"a.csv, row 2, column `symbol`: `nan` names no series, as programs write it for one that is missing: every row needs a name; write it there, or leave such rows out of the file");
+    let columns = vec![
+        Column::new("time".into(), ["2024-01-02", "2024-01-03"]),
+        Column::new("symbol".into(), [1.5, f64::NAN]),
+        Column::new("x".into(), [1.0, 2.0]),
+    ];
+    let mut bytes = Vec::new();
+    ParquetWriter::new(&mut bytes).finish(&mut DataFrame::new(2, columns).unwrap()).unwrap();
+    let said = message("a.parquet", bytes, "");
+    assert!(
+        said.starts_with("a.parquet, row 2, column `symbol`: `NaN` names no series, as"),
+        "{said}"
+    );
     let lost = "symbol,time,x\nA,2024-01-02,1\nA,2024-01-03,2\nB,2024-01-02,\nB,2024-01-03,\n";
     assert_snapshot!(csv(lost, "checks = { not_finite = 'drop' }"), @"nothing is left of series `B` (2 rows) after its defects are dropped: its channel `x` has no value; remove the series");
     assert_snapshot!(csv("time,x\n2024-01-02,3\n2024-01-03,3\n", ""), @r#"
@@ -366,9 +511,18 @@ fn parquet_and_arrow() {
     ParquetWriter::new(&mut parquet).finish(&mut table()).unwrap();
     let mut arrow = Vec::new();
     IpcWriter::new(&mut arrow).finish(&mut table()).unwrap();
-    assert_snapshot!(message("a.parquet", &parquet, ""), @"a.parquet: the column `note` holds str; a channel holds floats of 32 or 64 bits, integers of up to 64, decimals of up to 38 digits or booleans: name the column that tells series apart in `data.columns.series`, or the columns to learn from in `data.columns.channels`");
+    assert_snapshot!(message("a.parquet", &parquet, ""), @"a.parquet: the column `note` holds str; a channel holds floats of 32 or 64 bits, integers of up to 64, decimals of up to 38 digits or booleans: name the column that tells series apart in `data.columns.series`, that of classes in `data.columns.label`, or the columns to learn from in `data.columns.channels`");
     assert_snapshot!(message("a.parquet", &parquet, "columns = { channels = ['x', 'note'] }"), @"a.parquet: the column `note` holds str; a channel holds floats of 32 or 64 bits, integers of up to 64, decimals of up to 38 digits or booleans: cast it to float64, or name the columns to learn from, without it, in `data.columns.channels`");
     assert_snapshot!(message("a.arrow", &arrow, "columns = { channels = ['z'] }"), @"a.arrow has no column `z`, which `data.columns.channels` names; it has `x`, `note`");
+    let columns =
+        vec![Column::new("first".into(), [1.0, 2.0]), Column::new("other".into(), [3.0, 5.0])];
+    let mut alike = Vec::new();
+    IpcWriter::new(&mut alike).finish(&mut DataFrame::new(2, columns).unwrap()).unwrap();
+    // As no writer here does.
+    let places: Vec<usize> =
+        (0..alike.len()).filter(|at| alike[*at..].starts_with(b"other")).collect();
+    places.into_iter().for_each(|at| alike[at..at + 5].copy_from_slice(b"first"));
+    assert_snapshot!(message("a.arrow", alike, ""), @"a.arrow is not a valid arrow file: its 2 columns have 1 name between them (`first`): rename those that are called alike");
     for (name, bytes) in [("a.parquet", parquet), ("a.arrow", arrow)] {
         for length in [8, 12, 100, bytes.len() / 2, bytes.len() - 1] {
             let text = message(name, &bytes[..length], "columns = { channels = ['x'] }");

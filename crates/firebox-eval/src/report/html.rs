@@ -98,7 +98,10 @@ impl Report {
 
     fn score_card(&self) -> String {
         let Some(evaluation) = &self.evaluation else {
-            return card("Labels", "none", &["Scores need labelled windows.".to_owned()], "");
+            return match self.unscored.as_str() {
+                "" => card("Labels", "none", &["Scores need labelled windows.".to_owned()], ""),
+                why => card("Scores", "–", &[format!("{why}.")], ""),
+            };
         };
         let metric = evaluation.metric;
         let own = evaluation.score(Subject::PreTrained, Some(Head::Logistic));

@@ -58,7 +58,11 @@ fn scores(report: &Report) -> String {
         if !report.parts.is_empty() {
             return String::new();
         }
-        return "<p>No window has a label, so there are no scores.</p>\n".to_owned();
+        let why = match report.unscored.as_str() {
+            "" => "No window has a label",
+            why => why,
+        };
+        return format!("<p>{}, so there are no scores.</p>\n", escape(why));
     };
     let rows: Vec<IntervalRow> = evaluation
         .scores
@@ -69,7 +73,8 @@ fn scores(report: &Report) -> String {
             own: score.subject == Subject::PreTrained,
         })
         .collect();
-    let title = format!("Test {} with its interval", evaluation.metric.name());
+    let with = if evaluation.has_intervals() { " with its interval" } else { "" };
+    let title = format!("Test {}{with}", evaluation.metric.name());
     let (chart, matrix) = (interval_chart(&title, &rows, false, percent), matrix(report));
     // A large matrix needs the width of the page, or its last columns are out of sight.
     let both = if evaluation.classes.len() > BESIDE {

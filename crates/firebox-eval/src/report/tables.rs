@@ -3,7 +3,7 @@
 use super::{Report, Table};
 use crate::text::{bytes, count, duration, grouped, percent, signed_points, significant};
 use crate::verdict::{conclusion, percent_interval};
-use crate::{Difference, Evaluation, Head, Metric, Reconstruction, Score, Subject};
+use crate::{Difference, Estimate, Evaluation, Head, Metric, Reconstruction, Score, Subject};
 
 fn table<const N: usize>(title: &str, note: String, columns: [&str; N]) -> Table {
     Table {
@@ -43,12 +43,18 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
             grouped(validation as f64)
         ),
     };
+    let intervals = match evaluation.has_intervals() {
+        true => format!(
+            "In parentheses the {} of {} bootstrap resamples.{blocks}",
+            percent_interval(evaluation.confidence),
+            grouped(f64::from(evaluation.resamples))
+        ),
+        false => "They are too few for intervals.".to_owned(),
+    };
     let note = format!(
-        "Measured on {} of the test part; probes were fitted on {} training{validated}. In parentheses the {} of {} bootstrap resamples.{blocks}",
+        "Measured on {} of the test part; probes were fitted on {} training{validated}. {intervals}",
         count(test, "labelled window"),
         grouped(train as f64),
-        percent_interval(evaluation.confidence),
-        grouped(f64::from(evaluation.resamples)),
     );
     let columns = ["subject", "accuracy", "balanced accuracy", "macro F1", "weighted F1", "seeds"];
     let mut out = table("Scores", note, columns);
@@ -74,11 +80,16 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
 
 pub(super) fn differences(evaluation: &Evaluation) -> Table {
     let metric = evaluation.metric;
-    let note = format!(
-        "Pre-trained minus baseline in percentage points, with the same head, on the same windows; in parentheses the {}. The conclusion is about the {}: a difference whose interval includes zero is not counted as one.",
-        percent_interval(evaluation.confidence),
-        metric.name()
-    );
+    let minus =
+        "Pre-trained minus baseline in percentage points, with the same head, on the same windows";
+    let note = match evaluation.has_intervals() {
+        true => format!(
+            "{minus}; in parentheses the {}. The conclusion is about the {}: a difference whose interval includes zero is not counted as one.",
+            percent_interval(evaluation.confidence),
+            metric.name()
+        ),
+        false => format!("{minus}, which are too few for intervals."),
+    };
     let mut metrics = vec![metric];
     metrics
         .extend([Metric::Accuracy, Metric::BalancedAccuracy].into_iter().filter(|m| *m != metric));
@@ -134,11 +145,15 @@ pub(super) fn confusion(evaluation: &Evaluation) -> Table {
 }
 
 pub(super) fn reconstruction(reconstruction: &Reconstruction) -> Table {
+    let mut errors = reconstruction.scores.iter().map(|score| &score.mean_squared_error);
+    let intervals = match errors.any(Estimate::has_interval) {
+        true => format!("; in parentheses the {}", percent_interval(reconstruction.confidence)),
+        false => String::new(),
+    };
     let note = format!(
-        "Error on {} masked steps of {}, in normalised units; in parentheses the {}. Below zero, the model is worse than the fill.",
+        "Error on {} masked steps of {}, in normalised units{intervals}. Below zero, the model is worse than the fill.",
         grouped(reconstruction.masked_steps as f64),
         count(reconstruction.windows, "held-out window"),
-        percent_interval(reconstruction.confidence)
     );
     let mut out = table(
         "Reconstruction of masked steps",

@@ -38,7 +38,7 @@ fi
 rm -rf "$out/root" "$out/disk"
 mkdir -p "$out/root/bin" "$out/root/proc" "$out/root/sys" "$out/root/dev" "$out/root/tmp" "$out/disk/isolinux"
 put() { mkdir -p "$out/root$(dirname "$1")" && cp -rL "$1" "$out/root$1"; }
-ldd "$program" | grep -o '/[^ ]*' | while read -r library; do put "$library"; done
+for library in $(ldd "$program" 2> /dev/null | grep -o '/[^ ]*' || true); do put "$library"; done
 golden=$(realpath "$here/../golden")
 put "$golden"
 cp "$program" "$out/root/program"

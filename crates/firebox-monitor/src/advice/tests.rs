@@ -65,6 +65,12 @@ fn machine(share: f64, in_use: u64, major_faults: f64) -> Event {
     })
 }
 
+/// A second in which the one GPU was busy for this share of the time.
+fn gpu_busy(share: f64) -> Event {
+    let gpu = GpuSample { utilisation: Some(share), ..GpuSample::default() };
+    Event::Machine(MachineSample { seconds: 1.0, gpus: vec![gpu], ..MachineSample::default() })
+}
+
 /// The findings and settings of these events of training, beside those of a quiet run.
 fn lines(events: &[Event], settings: &Settings) -> Vec<String> {
     let mut usage = Usage::default();
@@ -119,7 +125,7 @@ fn each_finding_has_its_figure_and_its_setting() {
     };
     let alone = Settings { workers: 0, on_gpu: true, ..settings() };
     check(
-        &[step(1, 100.0, 50.0, 1.0), times.clone()],
+        &[step(1, 100.0, 50.0, 1.0), times.clone(), gpu_busy(0.3)],
         &alone,
         &["50.0 % of the time", "`loader.workers` of 1 would give about 2", "workers` from 0 to 1"],
     );
@@ -290,6 +296,40 @@ fn each_finding_has_its_figure_and_its_setting() {
     let Event::Machine(mut two) = gpu else { panic!() };
     two.gpus.push(GpuSample { index: 1, ..two.gpus[0].clone() });
     check(&one(Event::Machine(two)), &on_gpu, &["nothing stood out"]);
+}
+
+#[test]
+fn waiting_on_a_gpu_is_told_with_a_gain_only_where_it_did_not_compute_meanwhile() {
+    // 25 steps of 10 ms on the device, which the host issues in 2 ms each, and fills each batch for in 7 ms.
+    let mut events: Vec<Event> = (1..=25).map(|number| step(number, 10.0, 7.0, 1.0)).collect();
+    events.push(Event::Times {
+        step: 25,
+        steps: 25,
+        waiting: 0.175,
+        upload: 0.0,
+        handing: 0.0,
+        filling: 0.175,
+        computing: 0.05,
+        reading_back: 0.025,
+        other: 0.0,
+    });
+    let gpu = Settings { on_gpu: true, workers: 0, ..settings() };
+    let told = |more: &[Event]| {
+        let found = lines(&[&events[..], more].concat(), &gpu);
+        let [line] = &found[..] else { panic!("{found:?}") };
+        assert!(line.starts_with("70.0 % of the time of training"), "{line}");
+        line.clone()
+    };
+    let busy = told(&[gpu_busy(1.0)]);
+    assert!(busy.contains("it was busy 100.0 % of the time, so that no faster data"), "{busy}");
+    let unknown = told(&[]);
+    assert!(unknown.contains("how much of that the GPU computed is not known"), "{unknown}");
+    for line in [busy, unknown] {
+        assert!(line.ends_with(" -> ") && !line.contains('×'), "{line}");
+    }
+    // A thread beside the host would give more than three times as much, if the GPU had nothing to do meanwhile.
+    let idle = told(&[gpu_busy(0.8)]);
+    assert!(idle.contains("`loader.workers` of 1 would give about 1.25×"), "{idle}");
 }
 
 #[test]
@@ -465,12 +505,21 @@ fn findings_of_several_trainings_are_told_once_with_their_number() {
         other: 0.0,
     };
     let timed = [training("a", &[times(4, 0.0)]), training("b", &[times(3, 1.0), times(6, 1.0)])];
-    let went = timings_of_trainings(&timed);
+    let went = timings_of_trainings(&timed, &Usage::default());
     let went: Vec<String> = went.iter().map(|(name, text)| format!("{name} {text}")).collect();
     // 13 steps: 9 s of computing, and 2 s of waiting.
     assert_eq!(went[..3], ["steps 13", "step, mean 846 ms", "waiting for data 18.2 %"]);
     assert!(went[7].starts_with("limited by data: steps would be 1.22 times"), "{went:?}");
-    assert!(timings_of_trainings(&[training("a", &[])]).is_empty());
+    assert!(timings_of_trainings(&[training("a", &[])], &Usage::default()).is_empty());
+    // Their own logs say nothing of a GPU, and that of the run does.
+    let on_gpu = timed
+        .map(|one| Training { settings: Settings { on_gpu: true, ..one.settings.clone() }, ..one });
+    let limited = |run: &Usage| timings_of_trainings(&on_gpu, run)[7].1.clone();
+    assert!(limited(&Usage::default()).starts_with("data or the device (18.2 %"));
+    let mut run = Usage::default();
+    run.record(&Event::StageStarted { stage: "train".to_owned() });
+    run.record(&gpu_busy(0.99));
+    assert!(limited(&run).starts_with("the device (18.2 %"), "{}", limited(&run));
     let told = |trainings: &[Training]| -> Vec<String> {
         let lines = advice_on_trainings(trainings).into_iter();
         lines.map(|advice| format!("{} -> {}", advice.finding, advice.setting)).collect()

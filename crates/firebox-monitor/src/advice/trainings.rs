@@ -38,8 +38,9 @@ pub fn advice_on_trainings(trainings: &[Training]) -> Vec<Advice> {
     CHECKS.iter().filter_map(|(check, least)| look(&told, *check, *least)).collect()
 }
 
-/// Where the time of the steps of all trainings went, by name and as text; nothing where none was told.
-pub fn timings_of_trainings(trainings: &[Training]) -> Vec<(String, String)> {
+/// Where the time of the steps of all trainings went, by name and as text; nothing where none was told. `run` tells how
+/// busy a GPU was, of which their own logs say nothing.
+pub fn timings_of_trainings(trainings: &[Training], run: &Usage) -> Vec<(String, String)> {
     let all: Vec<StepTimes> =
         trainings.iter().flat_map(|training| &training.usage.times).copied().collect();
     let Some(times) = StepTimes::sum(&all) else { return vec![] };
@@ -51,7 +52,8 @@ pub fn timings_of_trainings(trainings: &[Training]) -> Vec<(String, String)> {
         own("waiting for data", percent(times.waiting_share())),
     ];
     timings.extend(times.shares().map(|(name, share)| own(name, percent(share))));
-    timings.push(own("limited by", times.limit()));
+    let on_gpu = trainings.iter().any(|training| training.settings.on_gpu);
+    timings.push(own("limited by", times.limit(run.step_device(on_gpu))));
     timings
 }
 

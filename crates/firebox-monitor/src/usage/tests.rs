@@ -206,7 +206,7 @@ fn what_the_first_steps_of_attempts_take_is_told_apart_from_the_others() {
         resumed_at_step: Some(3),
     };
     let told = |events: &[Event], name: &str| {
-        let timings = usage(events).timings();
+        let timings = usage(events).timings(false);
         timings.into_iter().find(|(own, _)| own.starts_with(name)).map(|(_, text)| text)
     };
     let events = [

@@ -333,7 +333,7 @@ fn draw_messages(frame: &mut Frame<'_>, area: Rect, live: &Live, status: Option<
     if area.height < 2 {
         return;
     }
-    let newest = live.warnings.iter().rev().take(usize::from(area.height));
+    let newest = live.all_warnings().into_iter().rev().take(usize::from(area.height));
     let newest = newest.map(|text| Line::from(format!(" {text}")));
     let status =
         status.map(|status| Line::from(format!(" {status}")).style(Style::new().fg(Color::Red)));

@@ -109,6 +109,8 @@ pub(crate) struct Live {
     /// Percent that the GPU, or else the processor, was busy.
     pub(crate) busy: VecDeque<u64>,
     pub(crate) warnings: Vec<String>,
+    /// Those of the report, of which some are in no log: what is measured at the end has warnings of its own.
+    pub(crate) of_report: Vec<String>,
     pub(crate) paused: bool,
     /// What was answered last, with its step.
     pub(crate) answered: Option<(Request, u64)>,
@@ -282,6 +284,18 @@ impl Live {
             self.busy.pop_front();
         }
         self.machine = Some(sample);
+    }
+
+    /// All warnings, each once, the newest last.
+    pub(crate) fn all_warnings(&self) -> Vec<&str> {
+        let of_report = self.of_report.iter().filter(|message| !self.warnings.contains(message));
+        self.warnings.iter().chain(of_report).map(String::as_str).collect()
+    }
+
+    /// Whether it has ended with a report.
+    pub(crate) fn is_complete(&self) -> bool {
+        let ends = |outcome: &str| outcome != "interrupted" && !outcome.starts_with("failed");
+        self.outcome.as_deref().is_some_and(ends)
     }
 
     /// Milliseconds since it told something.

@@ -11,12 +11,13 @@ mod terminal;
 use std::io::{IsTerminal as _, Write as _, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use firebox_core::Request;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::{Cell, CellWidth as _};
+use serde::Deserialize;
 
 use self::live::{Alive, Live, Tail};
 use self::parts::Parts;
@@ -64,6 +65,8 @@ struct Watched {
     tail: Tail,
     parts: Parts,
     live: Live,
+    /// When the report that was looked at was written.
+    reported: Option<SystemTime>,
 }
 
 impl Watched {
@@ -71,7 +74,8 @@ impl Watched {
         let path = folder.join("events.jsonl");
         let (folder, tail) = (folder.to_path_buf(), Tail::new(path.clone()));
         let parts = Parts::new(&folder);
-        let mut watched = Self { folder, tail, parts, live: Live::default() };
+        let live = Live::default();
+        let mut watched = Self { folder, tail, parts, live, reported: None };
         watched.look().map_err(|source| WatchError::Log { path, source })?;
         Ok(watched)
     }
@@ -82,7 +86,22 @@ impl Watched {
             None => self.live = Live::default(),
         }
         self.parts.look(&mut self.live);
+        self.look_at_report();
         Ok(())
+    }
+
+    /// Takes the warnings of the report, which is written once the run has ended.
+    fn look_at_report(&mut self) {
+        if !self.live.is_complete() {
+            self.reported = None;
+            return;
+        }
+        let path = self.folder.join("scores.json");
+        let written = std::fs::metadata(&path).and_then(|found| found.modified()).ok();
+        if written.is_some() && written != self.reported {
+            self.reported = written;
+            self.live.of_report = warnings_of(&path);
+        }
     }
 
     fn status(&self) -> String {
@@ -98,6 +117,17 @@ impl Watched {
     fn status_now(&self) -> String {
         self.live.status(now(), Alive::of(&self.folder))
     }
+}
+
+/// The warnings of a report, by its figures; none of one that cannot be read.
+fn warnings_of(scores: &Path) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Scores {
+        #[serde(default)]
+        warnings: Vec<String>,
+    }
+    let text = std::fs::read(scores).unwrap_or_default();
+    serde_json::from_slice(&text).map_or(vec![], |Scores { warnings }| warnings)
 }
 
 /// The dashboard of the run in `folder` as text of this size.
@@ -245,6 +275,37 @@ mod tests {
         std::fs::write(folder.path().join("events.jsonl"), format!("{wide}\n")).unwrap();
         let text = watch_once(folder.path(), [80, 24]).unwrap();
         assert!(text.starts_with(" 数据-1 no news for"), "{text}");
+    }
+
+    #[test]
+    fn what_the_report_warns_of_is_told_once_the_run_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = |more: &str| {
+            let lines = format!(
+                "{}\n{}\n{more}",
+                r#"{"time":1,"event":"run-started","run":"r-1","device":"cpu","resumed_at_step":null}"#,
+                r#"{"time":2,"event":"warning","message":"of the log"}"#,
+            );
+            std::fs::write(folder.path().join("events.jsonl"), lines).unwrap();
+        };
+        let scores = r#"{"warnings":["of the log","of the report"],"verdict":{}}"#;
+        std::fs::write(folder.path().join("scores.json"), scores).unwrap();
+        let told = || {
+            let text = watch_once(folder.path(), [80, 24]).unwrap();
+            ["of the log", "of the report"].map(|part| text.matches(part).count())
+        };
+        let end = |outcome: &str| {
+            let line = r#"{"time":3,"event":"run-finished","run":"r-1","outcome":"OUTCOME","seconds":1.0}"#;
+            log(&format!("{}\n", line.replace("OUTCOME", outcome)));
+        };
+        log("");
+        assert_eq!(told(), [1, 0], "the report of an earlier attempt");
+        end("failed: no memory");
+        assert_eq!(told(), [1, 0]);
+        end("finished");
+        assert_eq!(told(), [1, 1]);
+        std::fs::write(folder.path().join("scores.json"), "half").unwrap();
+        assert_eq!(told(), [1, 0]);
     }
 
     #[test]

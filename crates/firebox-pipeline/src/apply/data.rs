@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_core::{Channel, Listener, SeriesSet, Silent};
+use firebox_core::{Channel, Event, Listener, SeriesSet, Silent};
 use firebox_data::{
     ChannelColumn, Checks, Columns, ConstantPolicy, Csv, DataConfig, DataError, Format, Interval,
     Paths,
@@ -29,6 +29,59 @@ pub(super) struct NewData {
     names: Vec<Vec<ChannelColumn>>,
     /// Channels that such a file may have beside those of the model: the training left them out.
     beside: Vec<String>,
+    /// The columns of times and of series that the training named, and the user did not: new data may do without them.
+    may_lack: Vec<Declared>,
+    /// Columns of the training that are not read, whose names are none of those by mistake.
+    taken: Vec<String>,
+}
+
+/// A column that the training named, and what it held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Declared {
+    /// The key of `[data.columns]`.
+    key: &'static str,
+    column: String,
+}
+
+impl Declared {
+    /// Whether a setting names it, or all columns.
+    fn is_set_by(&self, setting: &str) -> bool {
+        let set = key_of(setting);
+        set == "data.columns" || set.strip_prefix("data.columns.") == Some(self.key)
+    }
+
+    /// Leaves it out: what a column of a usual name holds, or none, takes its place.
+    fn undeclare(&self, config: &mut DataConfig) {
+        match self.key {
+            "time" => config.columns.time = None,
+            _ => config.columns.series = None,
+        }
+    }
+
+    /// What is said of a file that does not have it.
+    fn said(&self, file: &Path, checks: &Checks) -> String {
+        let Self { key, column } = self;
+        let (held, instead) = match *key {
+            "time" => (
+                "held the times",
+                match &checks.time_column {
+                    Some(other) => format!("they are read from `{other}`"),
+                    None => "its rows are numbered".to_owned(),
+                },
+            ),
+            _ => (
+                "named the series",
+                match &checks.series_column {
+                    Some(other) => format!("they are told by `{other}`"),
+                    None => "it is read as one series".to_owned(),
+                },
+            ),
+        };
+        format!(
+            "{} has no column `{column}`, which {held} in training (`data.columns.{key}`): {instead}; so it is with every other file without that column",
+            file.display()
+        )
+    }
 }
 
 /// What is held in memory at once: the series of a file, or of all files.
@@ -75,7 +128,14 @@ impl NewData {
             declared => declared,
         };
         let own = names_of(&card.channels);
-        let trained = own_settings(card, &[])?.columns.channels;
+        let columns = own_settings(card, &[])?.columns;
+        let trained = columns.channels;
+        let may_lack = [("time", columns.time), ("series", columns.series)]
+            .into_iter()
+            .filter_map(|(key, column)| Some(Declared { key, column: column? }))
+            .filter(|declared| !settings.iter().any(|setting| declared.is_set_by(setting)))
+            .collect();
+        let taken = [columns.label, columns.group].into_iter().flatten().collect();
         let is_beside = |name: &String| !card.channels.iter().any(|channel| channel.name == *name);
         let beside = trained.iter().map(|channel| channel.name.clone()).filter(is_beside);
         let beside: Vec<String> = beside.chain(card.left_out.iter().cloned()).collect();
@@ -86,7 +146,7 @@ impl NewData {
             false => vec![own],
         };
         fit_to(&mut config, format, &card.channels, names_channels);
-        Ok(Self { config, files, declared, names_channels, format, names, beside })
+        Ok(Self { config, files, declared, names_channels, format, names, beside, may_lack, taken })
     }
 
     /// Reads the files one after the other and hands each over. Where a column names the series, they
@@ -97,11 +157,13 @@ impl NewData {
         listener: &dyn Listener,
         mut take: impl FnMut(Result<Loaded, PipelineError>) -> bool,
     ) {
+        // Keys whose columns a file did not have.
+        let mut told = vec![];
         for (index, file) in self.files.iter().enumerate() {
             // Files before this one have been handed over.
             let rest = &self.files[index..];
             let alone = Paths(vec![file.clone()]);
-            let mut loaded = self.load(alone, card, listener);
+            let mut loaded = self.load(alone, card, listener, &mut told);
             let mut last = loaded.is_err();
             let by_column = |checks: &Checks| checks.series_column.is_some();
             // The begin of series that go on in other files may be too little by itself.
@@ -114,7 +176,7 @@ impl NewData {
                 Err(_) => false,
             };
             if may_go_on && rest.len() > 1 {
-                let all = self.load(Paths(rest.to_vec()), card, listener);
+                let all = self.load(Paths(rest.to_vec()), card, listener, &mut told);
                 if loaded.is_ok() || all.as_ref().is_ok_and(|(_, checks)| by_column(checks)) {
                     (loaded, last) = (all, true);
                 }
@@ -137,12 +199,31 @@ impl NewData {
         path: Paths,
         card: &ModelCard,
         listener: &dyn Listener,
+        told: &mut Vec<&'static str>,
     ) -> Result<(SeriesSet, Checks), PipelineError> {
         let file = path.0.first().cloned().unwrap_or_default();
-        let config = DataConfig { path, ..self.config.clone() };
-        let (mut set, mut checks) = self.read_as(&config, card, &WithoutProgress(listener))?;
+        let mut config = DataConfig { path, ..self.config.clone() };
+        let mut lacking = vec![];
+        let (mut set, mut checks) = loop {
+            let error = match self.read_as(&config, card, &WithoutProgress(listener)) {
+                Ok(read) => break read,
+                Err(error) => error,
+            };
+            let declared = self.lacking(error, &config, card)?;
+            declared.undeclare(&mut config);
+            lacking.push(declared);
+        };
         if checks.span.is_none() {
-            do_without_times(&file, self.declared, card)?;
+            let times = lacking.iter().find(|declared| declared.key == "time");
+            do_without_times(&file, times, self.declared, card)?;
+        }
+        for declared in lacking {
+            // Once for all files.
+            if !told.contains(&declared.key) {
+                told.push(declared.key);
+                let message = declared.said(&file, &checks);
+                listener.on(&Event::Warning { message });
+            }
         }
         // The usual step of an uneven clock is another one in each file.
         if let Some(interval) = near(&checks, card.interval) {
@@ -159,6 +240,47 @@ impl NewData {
             return Err(other_channels(&file, &found, &card.channels));
         }
         Ok((set, checks))
+    }
+
+    /// The column that the training named and none of the files has, if that is what an error says.
+    ///
+    /// # Errors
+    ///
+    /// Any other one; and that one where some of the files have the column, or another one may be meant.
+    fn lacking(
+        &self,
+        error: PipelineError,
+        config: &DataConfig,
+        card: &ModelCard,
+    ) -> Result<Declared, PipelineError> {
+        let PipelineError::Data(DataError::NoColumn { key: Some(key), nearest, .. }) = &error
+        else {
+            return Err(error);
+        };
+        let Some(declared) = self.may_lack.iter().find(|declared| declared.key == *key) else {
+            return Err(error);
+        };
+        let channels = card.channels.iter().map(|channel| &channel.name);
+        let declared_too = self.may_lack.iter().map(|other| &other.column);
+        let mut used = channels.chain(declared_too).chain(&self.beside).chain(&self.taken);
+        let Declared { key, column } = declared;
+        if let Some(other) = nearest.as_ref().filter(|other| used.all(|name| name != *other)) {
+            return Err(PipelineError::Setting(format!(
+                "{error}\n  if that column is meant, say so with --set \"data.columns.{key}={other}\"; if it is not, call it otherwise"
+            )));
+        }
+        let without = firebox_data::files_without(config, column)?;
+        let with = config.path.0.iter().find(|path| !without.contains(path));
+        match (with, without.first()) {
+            (None, _) => Ok(declared.clone()),
+            (Some(with), Some(file)) => Err(PipelineError::Setting(format!(
+                "{} has no column `{column}`, which the training named in `data.columns.{key}`, and {} has one\n  \
+                 apply the model to files with that column and to files without it apart",
+                file.display(),
+                with.display()
+            ))),
+            (Some(_), None) => Err(error),
+        }
     }
 
     /// Reads a file; where it does not name its channels, by the first names that fit.
@@ -240,8 +362,8 @@ fn is_on_the_whole(set: &SeriesSet, interval: Interval) -> bool {
 struct WithoutProgress<'a>(&'a dyn Listener);
 
 impl Listener for WithoutProgress<'_> {
-    fn on(&self, event: &firebox_core::Event) {
-        if matches!(event, firebox_core::Event::Warning { .. }) {
+    fn on(&self, event: &Event) {
+        if matches!(event, Event::Warning { .. }) {
             self.0.on(event);
         }
     }
@@ -335,12 +457,16 @@ fn other_channels(file: &Path, found: &str, expected: &[Channel]) -> PipelineErr
 /// could be said of the steps of the data, unless the user says it.
 fn do_without_times(
     file: &Path,
+    lacking: Option<&Declared>,
     declared: Option<Interval>,
     card: &ModelCard,
 ) -> Result<(), PipelineError> {
+    let lacks = lacking.map_or("has no times".to_owned(), |Declared { column, .. }| {
+        format!("has no column `{column}`, which held the times in training, and no other of times")
+    });
     let refuse = |why: String, way_out: String| {
         Err(PipelineError::Setting(format!(
-            "{} has no times, and {why}\n  name its column of times with --set data.columns.time=NAME{way_out}",
+            "{} {lacks}, and {why}\n  name its column of times with --set data.columns.time=NAME{way_out}",
             file.display()
         )))
     };

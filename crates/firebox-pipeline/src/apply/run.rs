@@ -364,7 +364,10 @@ impl Work<'_> {
         if applied.windows == 0 {
             let (longest, series) = longest;
             let needed = self.rule.length;
-            return Err(no_window(SplitError::TooLong { needed, longest, series }));
+            return Err(PipelineError::Setting(format!(
+                "no window fits: the model takes {needed} consecutive steps, and the longest run without a gap has {longest} (series `{series}`)\n  \
+                 give longer series, fill gaps where rows are missing (--set data.checks.gaps=fill), or use a model of shorter windows (`window.length`, or `window.whole` for one of each series, in its training)"
+            )));
         }
         for message in cut.said().into_iter().chain(without.said(self.rule.length)) {
             self.listener.on(&Event::Warning { message });

@@ -1,6 +1,7 @@
 //! What is written for new data, against windows that are cut, normalised and encoded here.
 
 mod alike;
+mod lacking;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

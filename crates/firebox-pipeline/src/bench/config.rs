@@ -5,7 +5,15 @@ use std::str::FromStr;
 use firebox_core::{Augmentation, Precision};
 use firebox_loader::{LoadError, LoaderConfig, Resident};
 
+use crate::device::ChosenDevice;
 use crate::error::PipelineError;
+
+/// Steps before the timed ones where nothing else is asked for.
+const WARMUP: u64 = 3;
+
+/// The same in training on a GPU. The host reads steps in ever larger groups, of up to 32, and each size is another shape,
+/// whose kernels are tuned when it is first met.
+pub(crate) const GPU_WARMUP: u64 = 128;
 
 /// A model with the shape of its batches, its loss and its dropout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +157,7 @@ impl BenchConfig {
             precision: Precision::F32,
             batch: None,
             steps: 10,
-            warmup: 3,
+            warmup: WARMUP,
             evaluate: false,
             length: None,
             hidden: None,
@@ -163,6 +171,11 @@ impl BenchConfig {
             stored: false,
             resident: Resident::Auto,
         }
+    }
+
+    /// Steps before the timed ones on a device where nothing else is asked for: on a GPU training takes more of them.
+    pub fn default_warmup(device: &ChosenDevice, evaluate: bool) -> u64 {
+        if device.backend == "cpu" || evaluate { WARMUP } else { GPU_WARMUP }
     }
 
     /// The sizes that it has.
@@ -249,6 +262,16 @@ pub(super) fn heads(width: usize, of_a_head: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn training_on_a_gpu_is_timed_after_its_kernels_are_tuned() {
+        let warmup = |backend, evaluate| {
+            BenchConfig::default_warmup(&ChosenDevice::named(backend), evaluate)
+        };
+        assert_eq!([warmup("cpu", false), warmup("cuda", false)], [3, 128]);
+        // Each loss is read by itself there.
+        assert_eq!([warmup("cpu", true), warmup("vulkan", true)], [3, 3]);
+    }
 
     #[test]
     fn sizes_are_the_references_unless_others_are_asked_for() {

@@ -30,6 +30,7 @@ use firebox_kernels::CpuKernels;
 use serde::{Deserialize, Serialize};
 
 pub use self::ceilings::Ceilings;
+pub(crate) use self::config::GPU_WARMUP;
 use self::config::Sizes;
 pub use self::config::{BenchConfig, Workload};
 pub use self::on_device::KernelShare;
@@ -71,7 +72,8 @@ pub struct BenchResult {
     pub first_ms: f64,
     /// Samples a second at the median.
     pub samples_per_s: f64,
-    /// Largest resident memory of this process up to the last step, MiB; `None` where it is not known.
+    /// Most memory up to the last step, MiB; `None` where it is not known. On a processor the largest resident memory of
+    /// this process; on another device what its allocator had of the device's memory.
     pub peak_mib: Option<f64>,
     /// Loss of the first step.
     pub first_loss: f64,
@@ -83,6 +85,13 @@ pub struct BenchResult {
     /// Mean time of a step that went by waiting for data, milliseconds.
     #[serde(default)]
     pub data_ms: f64,
+    /// Mean wall-clock time of a step, milliseconds; `None` of a peer that does not tell it.
+    #[serde(default)]
+    pub mean_ms: Option<f64>,
+    /// Share of the time of all steps together that went by waiting for data, 0 to 1; `None` of a peer that does not
+    /// tell it.
+    #[serde(default)]
+    pub waiting_share: Option<f64>,
     /// Standard deviation of the steps, milliseconds.
     #[serde(default)]
     pub sd_ms: f64,
@@ -201,6 +210,8 @@ pub fn bench_shown(
         last_loss: losses.last().copied().unwrap_or(f64::NAN),
         kernels,
         data_ms: waits.iter().sum::<f64>() / count,
+        mean_ms: Some(mean),
+        waiting_share: Some(share_of(&waits, &times)),
         sd_ms: (squares / (count - 1.0).max(1.0)).sqrt(),
         utilisation,
         page_faults,
@@ -211,6 +222,12 @@ pub fn bench_shown(
         on_device,
         resident: place.map(|place| place.to_string()),
     })
+}
+
+/// Sum of some figures over that of others. A mean over a median would be no share: one long wait of many steps leaves the
+/// median where it is.
+fn share_of(part: &[f64], whole: &[f64]) -> f64 {
+    part.iter().sum::<f64>() / whole.iter().sum::<f64>()
 }
 
 /// The middle one of at least one figure in order, or of an even number the mean of the middle two.
@@ -346,6 +363,17 @@ mod tests {
         let result = bench(&config, &ChosenDevice::named("cpu")).unwrap();
         let middle = (result.min_ms + result.max_ms) / 2.0;
         assert!((result.step_ms / middle - 1.0).abs() < 1e-12, "{result:?}");
+    }
+
+    #[test]
+    fn waiting_is_a_share_of_all_steps_and_not_of_the_median_one() {
+        // The last of five steps waited for nearly all of its time: 190 of 240 ms.
+        let share = share_of(&[0.0, 0.0, 0.0, 0.0, 190.0], &[10.0, 10.0, 10.0, 10.0, 200.0]);
+        assert!((share - 190.0 / 240.0).abs() < 1e-12, "{share}");
+        let result = bench(&small(Workload::Mlp), &ChosenDevice::named("cpu")).unwrap();
+        let (mean, share) = (result.mean_ms.unwrap(), result.waiting_share.unwrap());
+        assert!((result.min_ms..=result.max_ms).contains(&mean), "{result:?}");
+        assert!((share - result.data_ms / mean).abs() < 1e-12 && share < 1.0, "{result:?}");
     }
 
     #[test]

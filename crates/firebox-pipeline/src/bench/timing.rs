@@ -51,7 +51,8 @@ pub(crate) struct Measured {
     pub(crate) waits: Vec<f64>,
     /// Losses of all steps.
     pub(crate) losses: Vec<f64>,
-    /// Largest resident memory up to the last step: what is saved after it is no part of a step.
+    /// Most memory up to the last step: what is saved after it is no part of a step. On a processor it is resident
+    /// memory, on another device what its allocator has of it.
     pub(crate) peak_mib: Option<f64>,
     /// Parameters of the model.
     pub(crate) parameters: usize,
@@ -78,7 +79,8 @@ struct Begun {
 }
 
 /// Steps in hand: what was measured, and what was counted when the timed ones began.
-struct Steps {
+struct Steps<'a> {
+    device: &'a ChosenDevice,
     measured: Measured,
     /// Steps that are not timed, and all steps.
     warmup: u64,
@@ -90,9 +92,10 @@ struct Steps {
     gpu: Vec<f64>,
 }
 
-impl Steps {
-    fn new(config: &BenchConfig) -> Self {
+impl<'a> Steps<'a> {
+    fn new(config: &BenchConfig, device: &'a ChosenDevice) -> Self {
         let mut steps = Self {
+            device,
             measured: Measured::default(),
             warmup: config.warmup,
             all: config.warmup + config.steps,
@@ -132,30 +135,40 @@ impl Steps {
                 let busy = processor::process()?.checked_sub(begun.busy?)?;
                 Some(busy.as_secs_f64() / begun.at.elapsed().as_secs_f64())
             });
-            self.measured.peak_mib = processor::peak_mib();
+            self.measured.peak_mib = peak_mib(self.device);
             let threads = rayon::current_num_threads() as f64;
             self.measured.utilisation = busy.map(|busy| (busy / threads).min(1.0));
         }
     }
 
-    /// A sample of the device, which counts once the timed steps have begun.
+    /// A sample of the device, which counts from the begin of the timed steps to their end: what is done after them, such
+    /// as a checkpoint, is no part of a step.
     fn sample(&mut self, utilisation: Option<f64>) {
-        if self.begun.is_some() {
+        if self.begun.is_some() && !self.over {
             self.gpu.extend(utilisation);
         }
     }
 
     /// The timed steps.
-    fn end(mut self, gpu: bool) -> Measured {
+    fn end(mut self) -> Measured {
         let warmup = (self.warmup as usize).min(self.measured.times.len());
         self.measured.first = self.measured.times.first().copied().unwrap_or(f64::NAN);
         self.measured.times.drain(..warmup);
         self.measured.waits.drain(..warmup);
-        if gpu {
+        if self.device.backend != "cpu" {
             let count = self.gpu.len() as f64;
             self.measured.utilisation = (count > 0.0).then(|| self.gpu.iter().sum::<f64>() / count);
         }
         self.measured
+    }
+}
+
+/// Most memory so far, MiB: what this process had of the machine, or the allocator of a GPU of that.
+fn peak_mib(device: &ChosenDevice) -> Option<f64> {
+    match device.backend.as_str() {
+        "cpu" => processor::peak_mib(),
+        // What the program holds is no memory of a GPU.
+        _ => device.reserved().map(|bytes| bytes as f64 / f64::from(1 << 20)),
     }
 }
 
@@ -178,7 +191,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
     };
     let gpu = device.backend != "cpu";
     let parameters = model.num_params();
-    let steps = Mutex::new(Steps::new(config));
+    let steps = Mutex::new(Steps::new(config, device));
     // Set with the last step, after which the loop takes no other.
     let stop = AtomicBool::new(false);
     let listener = |event: &Event| {
@@ -250,7 +263,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
         done
     })?;
     let steps = steps.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Measured { parameters, watching, parts, on_device, place, ..steps.end(gpu) })
+    Ok(Measured { parameters, watching, parts, on_device, place, ..steps.end() })
 }
 
 /// Steps of training as the loop reports them: from asking for a batch to the updated weights.
@@ -264,6 +277,9 @@ fn train<M: Module, O: Objective<M>>(
     let settings = own.map(in_a_step).unwrap_or_default();
     // As a pipeline does it: f16 without a scale is another, worse job.
     let scale = settings.loss_scale.resolve(config.precision == Precision::F16);
+    // Nobody reads it: it takes time, and room on a disk. The histograms of one are part of what watching costs, and its
+    // copy of the state is part of the memory that the steps of a run are asked for.
+    let keep = if config.watched || own.is_some() { Keep::FinalOnly } else { Keep::Nothing };
     let config = TrainConfig {
         // Until it is stopped, if it goes by time.
         epochs: if config.seconds > 0.0 { 1_000_000 } else { 1 },
@@ -271,7 +287,7 @@ fn train<M: Module, O: Objective<M>>(
         schedule: Schedule::Constant(Constant::default()),
         early_stopping: None,
         loss_scale: if own.is_some() { in_a_look(scale) } else { scale },
-        checkpoint: CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() },
+        checkpoint: CheckpointConfig { keep, ..CheckpointConfig::default() },
         ..settings
     };
     let data = Data { train: loader, validation: None };
@@ -323,7 +339,7 @@ fn evaluate<M: Module, O: Objective<M>>(
     model: &M,
     objective: &O,
     loader: &HeldOutLoader,
-    steps: &Mutex<Steps>,
+    steps: &Mutex<Steps<'_>>,
 ) -> Result<(), PipelineError> {
     let samples = Stream::new(1337, "masks");
     let weights = KeptWeights::new();
@@ -339,4 +355,75 @@ fn evaluate<M: Module, O: Objective<M>>(
         start = Instant::now();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_core::Silent;
+    use firebox_models::BiLstmMaeConfig;
+    use firebox_train::{CHECKPOINT_FOLDER, Pretraining};
+
+    use super::super::config::Workload;
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_looked_at_during_the_timed_steps_alone() {
+        let config = BenchConfig { warmup: 1, steps: 2, ..BenchConfig::new(Workload::Mlp) };
+        // A processor under the name of a GPU.
+        let device = ChosenDevice::named("cuda");
+        let mut steps = Steps::new(&config, &device);
+        // While kernels are compiled, in each timed step, and in what comes after them.
+        for busy in [0.1, 0.8, 0.6, 0.0] {
+            steps.sample(Some(busy));
+            steps.step(1.0, 0.0, 1.0);
+        }
+        let measured = steps.end();
+        assert!((measured.utilisation.unwrap() - 0.7).abs() < 1e-12, "{:?}", measured.utilisation);
+        // What the program holds is no memory of it.
+        assert_eq!(measured.peak_mib, None);
+        let device = ChosenDevice::named("cpu");
+        let mut steps = Steps::new(&config, &device);
+        (0..3).for_each(|_| steps.step(1.0, 0.0, 1.0));
+        assert_eq!(steps.end().peak_mib.is_some(), cfg!(target_os = "linux"));
+    }
+
+    #[test]
+    fn steps_that_are_taken_for_their_time_leave_no_checkpoint() {
+        let config = BenchConfig {
+            batch: Some(4),
+            length: Some(12),
+            steps: 2,
+            warmup: 0,
+            ..BenchConfig::new(Workload::LstmMae)
+        };
+        let device = ChosenDevice::named("cpu");
+        let model = BiLstmMaeConfig {
+            hidden: 4,
+            decoder_hidden: 4,
+            layers: 1,
+            ..BiLstmMaeConfig::default()
+        };
+        let model = model.init(Stream::new(1, "weights"), 2, &device.device).unwrap();
+        let noise = Arc::new(Noise::normal(config.sizes().unwrap(), &config, 2));
+        let settings =
+            LoaderConfig { batch_size: 4, workers: 0, prefetch: 1, ..LoaderConfig::default() };
+        let loader = TrainLoader::new(noise, settings, device.device.clone()).unwrap();
+        let saves = |own: Option<&TrainConfig>| {
+            let folder = tempfile::tempdir().unwrap();
+            let run = Run {
+                folder: folder.path(),
+                key: Key::builder("bench", 1).finish(),
+                seed: 1,
+                resume: false,
+                stop: &AtomicBool::new(false),
+                requests: &Requests::new(),
+                listener: &Silent,
+            };
+            train(model.clone(), &Pretraining, &loader, (&config, own), &run).unwrap();
+            folder.path().join(CHECKPOINT_FOLDER).exists()
+        };
+        assert!(!saves(None));
+        // A run makes copies of its state, for which there has to be memory, too.
+        assert!(saves(Some(&TrainConfig::default())));
+    }
 }

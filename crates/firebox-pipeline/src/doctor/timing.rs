@@ -7,6 +7,7 @@ use firebox_train::{TrainError, memory};
 use serde::Serialize;
 
 use super::{Allowance, DoctorCase, DoctorConfig};
+use crate::bench::GPU_WARMUP;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::precision::{Abilities, Support};
@@ -32,8 +33,8 @@ pub struct Timed {
     pub batch: usize,
     /// Steps timed.
     pub steps: usize,
-    /// The first step of all, which is not among the timed ones where there are more: kernels are
-    /// compiled and tuned in it, and memory is first used; milliseconds.
+    /// The first step of all, which is not among the timed ones: kernels are compiled and tuned in it, and memory is
+    /// first used; milliseconds.
     pub first_ms: f64,
     /// Median time of a step, milliseconds.
     pub median_ms: f64,
@@ -81,7 +82,7 @@ pub(super) fn time(
     for precision in precisions {
         tell(&format!("timing {} in {precision}", case.name()));
         let emulated = matches!(abilities.support(*precision), Support::Emulated(_));
-        // Nobody trains in an emulated f16: one step tells how slow it is.
+        // Nobody trains in an emulated f16: one step after the first tells how slow it is.
         let few = config.quick && emulated && *precision == Precision::F16;
         let allowed = if few { None } else { Some(time.next()) };
         let sample = match one(case, *precision, allowed, device) {
@@ -101,7 +102,15 @@ pub(super) fn time(
 /// Steps in which a loss scale that begins at 65,536 has come down to one.
 const HALVINGS: u64 = 16;
 
-/// Times a model within about this time, or one step of it.
+/// Steps that are not timed and that are, of so many milliseconds each, of which there is time for `left`; of `usual` ones
+/// before the timed ones as many as take no longer than all that is allowed.
+fn divided(usual: u64, [left, allowed]: [Duration; 2], milliseconds: f64) -> [u64; 2] {
+    let fit = |time: Duration| (time.as_secs_f64() * 1e3 / milliseconds) as u64;
+    let warmup = fit(allowed).clamp(1, usual);
+    [warmup, fit(left).saturating_sub(warmup).clamp(LEAST, STEPS)]
+}
+
+/// Times a model within about this time, or one step of it after the first.
 fn one(
     case: DoctorCase,
     precision: Precision,
@@ -110,21 +119,24 @@ fn one(
 ) -> Result<Timed, PipelineError> {
     let begun = Instant::now();
     let before = start_of_peak(device);
-    let mut measured = match case.measure(&case.steps(precision, 1, 0), device) {
+    let on_gpu = device.backend != "cpu";
+    // On a processor the first step is not much longer than the others, and tells how many of them there is time for.
+    let warmup = u64::from(on_gpu || allowed.is_none());
+    let mut measured = match case.measure(&case.steps(precision, 1, warmup), device) {
         // The loss scale has to come down first.
         Err(PipelineError::Train(TrainError::Overflowed { .. })) => {
             case.measure(&case.steps(precision, 1, HALVINGS), device)?
         }
         measured => measured?,
     };
-    let first = Duration::from_secs_f64(measured.times[0] / 1e3);
+    let first = Duration::from_secs_f64(measured.first / 1e3);
     if let Some(allowed) = allowed {
         // Making the model and the noise takes its time anew; the first step of all is a cold one.
         let again = begun.elapsed().saturating_sub(first);
         let left = allowed.saturating_sub(begun.elapsed() + again);
-        let steps = (left.as_secs_f64() / first.as_secs_f64()) as u64;
-        let config = case.steps(precision, steps.clamp(LEAST + 1, STEPS + 1) - 1, 1);
-        measured = case.measure(&config, device)?;
+        let usual = if on_gpu { GPU_WARMUP } else { 1 };
+        let [warmup, steps] = divided(usual, [left, allowed], measured.times[0]);
+        measured = case.measure(&case.steps(precision, steps, warmup), device)?;
     }
     let peak = before.and_then(|before| Some(most_held(device)?.saturating_sub(before)));
     let waited: f64 = measured.waits.iter().sum();
@@ -151,7 +163,7 @@ fn start_of_peak(device: &ChosenDevice) -> Option<u64> {
     if device.backend != "cpu" {
         // Pages that earlier steps left would not be counted for these.
         device.device.memory_cleanup();
-        return reserved(device);
+        return device.reserved();
     }
     firebox_kernels::release_buffers();
     memory::reset_peak();
@@ -161,12 +173,7 @@ fn start_of_peak(device: &ChosenDevice) -> Option<u64> {
 /// The most bytes that were held at once since then.
 fn most_held(device: &ChosenDevice) -> Option<u64> {
     // What the program holds is no memory of a GPU.
-    if device.backend == "cpu" { memory::peak() } else { reserved(device) }
-}
-
-/// Bytes that the allocator of a device has of it. It keeps the pages that steps had needed, so that these are their peak.
-fn reserved(device: &ChosenDevice) -> Option<u64> {
-    device.device.memory_pool_usage().map(|usage| usage.bytes_reserved)
+    if device.backend == "cpu" { memory::peak() } else { device.reserved() }
 }
 
 #[cfg(test)]
@@ -179,6 +186,25 @@ mod tests {
         let timed = one(case, Precision::F32, None, &ChosenDevice::named("cpu")).unwrap();
         assert_eq!((timed.workload.as_str(), timed.batch), ("patch-transformer", 32));
         assert!(timed.median_ms > 0.0 && timed.steps == 1, "{timed:?}");
+        // The table says that the first step is not among the timed ones, also where there is one alone.
+        assert!(timed.first_ms > 0.0 && timed.first_ms != timed.median_ms, "{timed:?}");
+    }
+
+    #[test]
+    fn steps_of_a_gpu_are_timed_after_its_kernels_are_tuned_unless_they_take_long() {
+        let seconds = |seconds: [u64; 2]| seconds.map(Duration::from_secs);
+        // A processor: of eleven steps one is not timed, at least three and at most fifty are.
+        assert_eq!(divided(1, seconds([11, 20]), 1000.0), [1, 10]);
+        assert_eq!(
+            [divided(1, seconds([0, 0]), 1000.0), divided(1, seconds([99, 99]), 1.0)],
+            [[1, 3], [1, 50]]
+        );
+        // Ten seconds for steps of 20 ms; the same after seven of them went by compiling; two that did in a quick look.
+        assert_eq!(divided(128, seconds([10, 10]), 20.0), [128, 50]);
+        assert_eq!(divided(128, seconds([3, 10]), 20.0), [128, 22]);
+        assert_eq!(divided(128, seconds([0, 2]), 20.0), [100, 3]);
+        // Tuning is little beside steps of a second.
+        assert_eq!(divided(128, seconds([8, 10]), 1000.0), [10, 3]);
     }
 
     #[test]

@@ -268,6 +268,14 @@ pub(super) mod tests {
         );
         let forecast = of_graph("m.onnx", &forecaster(true), Part::Head).unwrap();
         assert!(forecast.contains("| `statics` | float32 | [batch, 6] |"), "{forecast}");
+        let card = forecaster(true).card.markdown("");
+        for part in [
+            "| channel | scale |",
+            "`last + spread · (center + scale · output)`",
+            "| `close+4` | 1.5 | 0.25 |",
+        ] {
+            assert!(card.contains(part), "{part}: {card}");
+        }
         for line in [
             "1. (`close` − 1.5) / 0.25\n2. (`high` − 1.5) / 0.25\n3. sine of 2π · (hours since midnight UTC",
             "6. cosine of 2π · (whole days since 1970-01-01 UTC modulo 7, / 7)\n",

@@ -218,6 +218,10 @@ mod tests {
         }
         let without = page(&labeller(false), Part::Head);
         assert!(!without.contains("vidence"), "{without}");
+        // What it does not find it was not trained for.
+        let purpose = "| Trained for | telling which labels a text has";
+        assert!(without.contains(&format!("{purpose} |")), "{without}");
+        assert!(head.contains(&format!("{purpose}, and where it says so |")), "{head}");
         let encoder = page(&labeller(true), Part::Encoder);
         assert!(encoder.contains("| `embedding` | float32 | [batch, 8] |"), "{encoder}");
         for of_head in ["logit", "hreshold", "from which on", "`late`", "vidence"] {

@@ -15,7 +15,7 @@ use firebox_train::{
     Classification, Data, MatchReport, Outcome, Summary, TrainConfig, load_matching,
 };
 
-use super::draw::{counts, draw, labelled};
+use super::draw::{DRAW, counts, draw, is_far, labelled};
 use super::page::in_steps;
 use super::{Begin, FinetuneConfig};
 use crate::chain::Work;
@@ -33,6 +33,8 @@ pub(super) struct Fitting<'a> {
     pub(super) settings: &'a FinetuneConfig,
     pub(super) windows: &'a Windows,
     pub(super) by_series: bool,
+    /// Shares of the labels, from the smallest on, each of which comes to windows of its own.
+    pub(super) shares: &'a [f64],
 }
 
 /// What the arms predicted, and how they were trained.
@@ -147,15 +149,16 @@ impl Fitting<'_> {
         let test = NormalisedWindows::new(test, self.windows.normaliser.clone());
         let test: Arc<dyn Source> = Arc::new(test);
         let majority = most_frequent(&counts(&parts.train, &labelled(&parts.train)));
-        let (shares, seeds) = (self.settings.sorted_shares(), u64::from(self.settings.seeds));
-        let total = shares.len() as u64 * seeds * self.settings.arms.len() as u64;
+        let (shares, seeds) = (self.shares, self.settings.seeds_from(self.run.config.run.seed));
+        let total = (shares.len() * seeds.len() * self.settings.arms.len()) as u64;
         let (mut scored, mut trainings, mut matched) = (vec![], vec![], None);
         let (mut reused, mut kept, mut probabilities) = (true, vec![], vec![]);
         let wanted = self.settings.arms.iter().min().copied();
-        for share in shares {
+        let all_labelled = labelled(&parts.train).len();
+        for share in shares.iter().copied() {
             let mut arms = BTreeMap::<Arm, Predictions>::new();
             let mut windows = 0;
-            for seed in (0..seeds).map(|index| self.run.config.run.seed.wrapping_add(index)) {
+            for seed in seeds.iter().copied() {
                 let drawing = self.drawing(share, seed)?;
                 windows += drawing.windows;
                 for arm in &self.settings.arms {
@@ -185,7 +188,10 @@ impl Fitting<'_> {
                     });
                 }
             }
-            scored.push(SharePredictions { share, windows: windows as f64 / seeds as f64, arms });
+            let windows = windows as f64 / seeds.len() as f64;
+            let drawn = windows / all_labelled.max(1) as f64;
+            let drawn = (self.by_series && is_far(share, drawn)).then_some(drawn);
+            scored.push(SharePredictions { share, windows, drawn, arms });
         }
         Ok(Fitted {
             shares: scored,
@@ -223,7 +229,7 @@ impl Fitting<'_> {
         let parts = &self.windows.parts;
         let normaliser = &self.windows.normaliser;
         let stream = |purpose| Stream::new(seed, purpose);
-        let chosen = draw(&parts.train, share, self.by_series, stream("few labels"));
+        let chosen = draw(&parts.train, share, self.by_series, stream(DRAW));
         let counts = counts(&parts.train, &chosen);
         let windows = chosen.len();
         let train = self.source(chosen, seed)?;

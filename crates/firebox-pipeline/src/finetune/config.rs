@@ -29,7 +29,9 @@ pub struct FinetuneConfig {
     /// refused. Firebox's own default.
     pub least_match: f64,
     /// Shares of the labelled training windows to learn from, above 0 and at most 1; the labelled
-    /// validation windows are cut to the same share.
+    /// validation windows are cut to the same share. Where the split is by whole series, whole series
+    /// (or groups) are drawn, and a share is rounded to them; shares that come to the same windows are
+    /// learnt from once.
     pub shares: Vec<f64>,
     /// What is trained at each share.
     pub arms: Vec<Arm>,
@@ -203,6 +205,11 @@ impl FinetuneConfig {
             batch_size: "finetune.batch_size",
             clips: false,
         }
+    }
+
+    /// The seeds of each arm, from this one on.
+    pub(crate) fn seeds_from(&self, first: u64) -> Vec<u64> {
+        (0..u64::from(self.seeds)).map(|index| first.wrapping_add(index)).collect()
     }
 
     /// The shares from the smallest on.

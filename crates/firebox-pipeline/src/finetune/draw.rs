@@ -6,12 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use firebox_core::{Stream, Windows, count};
+use firebox_core::{Split, Stream, Windows, count};
 
 use crate::error::PipelineError;
 
 /// Fewest windows of each class that anything is learnt from.
 const FEWEST: usize = 2;
+
+/// What training windows are drawn by.
+pub(super) const DRAW: &str = "few labels";
 
 /// Indices of the labelled windows of a part.
 pub(super) fn labelled(part: &Windows) -> Vec<usize> {
@@ -22,7 +25,19 @@ pub(super) fn labelled(part: &Windows) -> Vec<usize> {
 /// Indices of the labelled windows of a part that are drawn at a share: of each class its share, rounded,
 /// by windows, or by whole series where `by_series`.
 pub(super) fn draw(part: &Windows, share: f64, by_series: bool, stream: Stream) -> Vec<usize> {
-    // Units of each class: a unit is drawn as a whole. A series of several classes counts for its first.
+    let mut drawn = vec![];
+    for (class, mut units) in units(part, by_series) {
+        stream.substream(u64::from(class)).draws().shuffle(&mut units);
+        let count = taken(share, units.len());
+        drawn.extend(units.into_iter().take(count).flatten());
+    }
+    drawn.sort_unstable();
+    drawn
+}
+
+/// The labelled windows of each class in units that are drawn as a whole: windows, or whole series, or groups of them. A
+/// series of several classes counts for its first.
+fn units(part: &Windows, by_series: bool) -> Vec<(u32, Vec<Vec<usize>>)> {
     let mut units = BTreeMap::<u32, BTreeMap<u32, Vec<usize>>>::new();
     let mut class_of = BTreeMap::<u32, u32>::new();
     let unit_of = if by_series { part.set().units() } else { vec![] };
@@ -37,15 +52,88 @@ pub(super) fn draw(part: &Windows, share: f64, by_series: bool, stream: Stream) 
         };
         units.entry(class).or_default().entry(unit).or_default().push(index);
     }
-    let mut drawn = vec![];
-    for (class, units) in units {
-        let mut units: Vec<Vec<usize>> = units.into_values().collect();
-        stream.substream(u64::from(class)).draws().shuffle(&mut units);
-        let count = (share * units.len() as f64).round() as usize;
-        drawn.extend(units.into_iter().take(count).flatten());
+    let of =
+        |(class, units): (u32, BTreeMap<u32, Vec<usize>>)| (class, units.into_values().collect());
+    units.into_iter().map(of).collect()
+}
+
+/// How many of some units a share is.
+fn taken(share: f64, units: usize) -> usize {
+    (share * units as f64).round() as usize
+}
+
+/// What whole series make of the shares that are asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Shares {
+    /// Those that come to windows of their own, from the smallest on.
+    pub(super) used: Vec<f64>,
+    /// What is said of those that come to the windows of a larger one, and of those that come to many more or fewer
+    /// windows than they say.
+    pub(super) told: Vec<String>,
+}
+
+impl Shares {
+    /// Of those that are asked for, from the smallest on, for the draws of some seeds.
+    pub(super) fn of(parts: &Split, asked: &[f64], by_series: bool, seeds: &[u64]) -> Self {
+        let in_units = [&*parts.train, &*parts.validation].map(|part| units(part, by_series));
+        let taken_of = |share: f64| -> Vec<usize> {
+            let classes = in_units.iter().flatten();
+            classes.map(|(_, units)| taken(share, units.len())).collect()
+        };
+        let (mut used, mut same) = (vec![], vec![]);
+        for (place, share) in asked.iter().enumerate() {
+            match asked.get(place + 1) {
+                Some(next) if taken_of(*share) == taken_of(*next) => same.push(*share),
+                _ => used.push(*share),
+            }
+        }
+        let mut told = vec![];
+        for share in same {
+            let larger = used.iter().find(|used| **used > share).unwrap_or(&share);
+            told.push(format!(
+                "`finetune.shares`: {share} of the labels come to the same windows as {larger}, and are left out: what is learnt from them is told of {larger}"
+            ));
+        }
+        let train = &in_units[0];
+        let all: usize = train.iter().map(|(_, units)| units.len()).sum();
+        let far = |share: &f64| {
+            let (share, drawn) = (*share, mean_drawn(&parts.train, *share, by_series, seeds));
+            let labelled = labelled(&parts.train).len();
+            let truly = drawn / labelled.max(1) as f64;
+            let units: usize = train.iter().map(|(_, units)| taken(share, units.len())).sum();
+            is_far(share, truly).then(|| {
+                format!(
+                    "{share} is {units} of {all}, with {drawn:.0} of {labelled} labelled windows ({:.1} %)",
+                    100.0 * truly
+                )
+            })
+        };
+        let far: Vec<String> = used.iter().filter_map(far).collect();
+        if by_series && !far.is_empty() {
+            let unit = unit_name(&parts.train);
+            told.push(format!(
+                "`finetune.shares`: whole {unit} are drawn, as the split is by whole {unit}, and a share is rounded to them: {}",
+                far.join("; ")
+            ));
+        }
+        Self { used, told }
     }
-    drawn.sort_unstable();
-    drawn
+}
+
+/// Windows that are drawn at a share, in the mean over the seeds.
+fn mean_drawn(part: &Windows, share: f64, by_series: bool, seeds: &[u64]) -> f64 {
+    let of = |seed: &u64| draw(part, share, by_series, Stream::new(*seed, DRAW)).len();
+    seeds.iter().map(of).sum::<usize>() as f64 / seeds.len().max(1) as f64
+}
+
+/// Whether the share of the windows that is drawn is another one than a reader would take it for: by more than a tenth of it.
+pub(super) fn is_far(share: f64, drawn: f64) -> bool {
+    (drawn - share).abs() > 0.1 * share
+}
+
+/// What is drawn as a whole where the split is by series.
+fn unit_name(part: &Windows) -> &'static str {
+    if part.set().groups() > 0 { "groups" } else { "series" }
 }
 
 /// How many drawn windows each class has.
@@ -101,25 +189,33 @@ pub(super) fn check(
     let hundredths = (1..=100).map(|hundredths| f64::from(hundredths) / 100.0);
     let least =
         hundredths.filter(|share| *share > smallest).find(|share| short(&drawn(*share)).is_none());
+    let units = units(train, by_series);
+    let of_units = |of: &dyn Fn(usize) -> usize| -> usize {
+        units.iter().map(|(_, units)| of(units.len())).sum()
+    };
+    let (all, labelled) = (of_units(&|units| units), fitted.iter().sum::<usize>());
+    let unit = if by_series { unit_name(train) } else { "windows" };
+    // Of series with one window each, windows are drawn as well.
+    let whole = (all < labelled).then(|| [of_units(&|units| taken(smallest, units)), all]);
     refuse(too_few(
         name(class),
         [of_smallest[class], fitted[class]],
         shares,
         (smallest, least),
-        by_series,
+        (unit, whole),
     ))
 }
 
 /// What is said of a class of which the smallest share leaves too few windows, and of which there are so many in all; `least`
-/// is a share that leaves enough of each, if there is one.
+/// is a share that leaves enough of each, if there is one; `whole` says how many units of several windows are drawn as a
+/// whole at the smallest share, and how many there are, where they are.
 fn too_few(
     class: &str,
     [drawn, all]: [usize; 2],
     shares: &[f64],
     (smallest, least): (f64, Option<f64>),
-    by_series: bool,
+    (unit, whole): (&str, Option<[usize; 2]>),
 ) -> String {
-    let unit = if by_series { "series" } else { "windows" };
     let takes = format!("it takes at least {FEWEST} of each class");
     // All labels are too few, so no share is large enough.
     if all < FEWEST {
@@ -135,8 +231,13 @@ fn too_few(
         }
         Some(least) => format!("leave shares below {least:.2} out of `finetune.shares`, or "),
     };
+    let whole = whole.map_or(String::new(), |[drawn, all]| {
+        format!(
+            ": whole {unit} are drawn, as the split is by whole {unit}, and the share is {drawn} of {all}"
+        )
+    });
     format!(
-        "a share of {smallest} of the labels leaves {drawn} of the {all} windows of the class `{class}`, and {takes}\n  {way_out}label more {unit}"
+        "a share of {smallest} of the labels leaves {drawn} of the {all} windows of the class `{class}`, and {takes}{whole}\n  {way_out}label more {unit}"
     )
 }
 
@@ -217,6 +318,27 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_one_draw_are_one_and_what_whole_series_make_of_a_share_is_told() {
+        // Of ten series of each class six are trained on, with four windows each, and one is validated on.
+        let parts = parts(20, |index| index % 2);
+        let of = |asked: &[f64], by_series| Shares::of(&parts, asked, by_series, &[1, 2, 3]);
+        let Shares { used, told } = of(&[0.35, 0.4, 1.0], true);
+        // 2.1 and 2.4 of six series are two.
+        assert_eq!(used, [0.4, 1.0]);
+        let [same, far] = &told[..] else { panic!("{told:?}") };
+        assert!(same.contains("0.35 of the labels come to the same windows as 0.4"), "{same}");
+        let expected = "whole series are drawn, as the split is by whole series, and a share is rounded to them: 0.4 is 4 of 12, with 16 of 48 labelled windows (33.3 %)";
+        assert!(far.ends_with(expected), "{far}");
+        // Half of one validation series is one.
+        assert_eq!(of(&[0.45, 0.5], true).used, [0.45, 0.5]);
+        assert_eq!(of(&[0.5, 1.0], true), Shares { used: vec![0.5, 1.0], told: vec![] });
+        // By windows, of which each class has 24.
+        let asked = vec![0.35, 0.4, 1.0];
+        assert_eq!(of(&asked, false), Shares { used: asked.clone(), told: vec![] });
+        assert_eq!(of(&[0.01, 0.015, 1.0], false).used, [0.015, 1.0]);
+    }
+
+    #[test]
     fn what_nothing_can_be_learnt_from_is_refused_by_its_cause() {
         let refused = |parts: &Split, shares: &[f64]| {
             check(&parts.train, &parts.test, shares, true).unwrap_err().to_string()
@@ -241,8 +363,9 @@ mod tests {
 
     #[test]
     fn of_a_class_with_one_window_no_share_is_advised() {
+        let unit = ("windows", None);
         let said =
-            |all: usize, share: f64| too_few("rare", [0, all], &[share], (share, Some(0.2)), false);
+            |all: usize, share: f64| too_few("rare", [0, all], &[share], (share, Some(0.2)), unit);
         assert_eq!(
             said(1, 1.0),
             "the class `rare` has 1 labelled training window, and it takes at least 2 of each class\n  label more windows of it, leave the class out of the data, or choose another split or another seed of it"
@@ -250,6 +373,10 @@ mod tests {
         assert_eq!(
             said(10, 0.1),
             "a share of 0.1 of the labels leaves 0 of the 10 windows of the class `rare`, and it takes at least 2 of each class\n  name shares of 0.20 and more in `finetune.shares`, or label more windows"
+        );
+        assert_eq!(
+            too_few("rare", [0, 47], &[0.05], (0.05, Some(0.17)), ("series", Some([0, 3]))),
+            "a share of 0.05 of the labels leaves 0 of the 47 windows of the class `rare`, and it takes at least 2 of each class: whole series are drawn, as the split is by whole series, and the share is 0 of 3\n  name shares of 0.17 and more in `finetune.shares`, or label more series"
         );
     }
 }

@@ -294,11 +294,17 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     let windows = run.windows(&mut work.remade)?;
     work.reasons.extend(split_reasons(run.config, &windows, run.config.labels.horizon()));
     let by_series = windows.parts.boundaries.is_none();
-    let fitting = arms::Fitting { run, settings: &settings, windows: &windows, by_series };
+    let parts = &windows.parts;
+    let (asked, seeds) = (settings.sorted_shares(), settings.seeds_from(run.config.run.seed));
+    let draw::Shares { used, told } = draw::Shares::of(parts, &asked, by_series, &seeds);
+    let fitting =
+        arms::Fitting { run, settings: &settings, windows: &windows, by_series, shares: &used };
     work.reasons.push(fitting.placed()?.reason());
     work.resolved()?;
-    let parts = &windows.parts;
     draw::check(&parts.train, &parts.test, &settings.shares, by_series)?;
+    for message in told {
+        run.listener.on(&Event::Warning { message });
+    }
     let begin = match &settings.encoder {
         // No arm would begin with them.
         _ if !settings.arms.iter().any(|arm| arm.is_pretrained()) => None,

@@ -8,7 +8,9 @@ use firebox_eval::{
 
 use super::Begin;
 use super::arms::Fitted;
+use crate::PipelineConfig;
 use crate::measure::{data_tables, table};
+use crate::page::batch;
 use crate::stages::{Run, Windows};
 use crate::test_table::FILE;
 
@@ -41,9 +43,20 @@ pub(super) fn report(
         Fact::new("model", run.config.model.name()),
         Fact::new("seeds of each arm", fitted.seeds().to_string()),
         Fact::new("fresh versions of a window", settings.versions.to_string()),
+        Fact::new("batch", batches(run.config, settings.encoder.is_none() && begin.is_some())),
         Fact::new("the classifier that is kept, on the test windows", kept(fitted, windows)),
     ];
     report
+}
+
+/// How large batches are: of the classifiers, and of the pre-training if there is one here.
+fn batches(config: &PipelineConfig, pretrains: bool) -> String {
+    let own = batch(config, super::settings(config).batch_size);
+    let before = batch(config, config.loader.batch_size);
+    match pretrains && before != own {
+        true => format!("{before} in the pre-training, {own} of the classifiers"),
+        false => own,
+    }
 }
 
 impl Fitted {
@@ -177,9 +190,7 @@ fn differences(scores: &FewLabels) -> Part {
             let d = other.difference;
             let said = match () {
                 () if share.is_constant() => "not said: it answers one class alone",
-                () if d.is_above_zero() => "better",
-                () if d.is_below_zero() => "worse",
-                () => "no difference shown",
+                () => scores.conclusion(&d),
             };
             let points = d.with_interval(signed);
             vec![percent(share.share), name.to_owned(), points, said.to_owned()]
@@ -349,7 +360,7 @@ mod tests {
             let run = |seed| if seed < constant { vec![0; 4] } else { TRUTH.to_vec() };
             let predictions = Predictions { runs: (0..seeds).map(run).collect() };
             let arms = [(Arm::FineTuned, predictions)].into_iter().collect();
-            SharePredictions { share: *share, windows: 4.0, arms }
+            SharePredictions { share: *share, windows: 4.0, drawn: None, arms }
         };
         let config = EvalConfig { resamples: 50, ..EvalConfig::default() };
         let classes = ["a", "b"].map(str::to_owned);
@@ -364,6 +375,29 @@ mod tests {
             charts.iter().filter(|chart| matches!(chart, Chart::Lines { .. })).count()
         };
         assert_eq!([lines(&scores(&[1.0], 0, 1)), lines(&scores(&[0.5, 1.0], 0, 1))], [0, 1]);
+    }
+
+    #[test]
+    fn batches_are_those_that_were_trained_with() {
+        let mut config = PipelineConfig { pipeline: crate::Kind::Finetune, ..Default::default() };
+        config.loader.batch_size = 64;
+        config.finetune = Some(crate::FinetuneConfig { batch_size: 32, ..Default::default() });
+        assert_eq!(batches(&config, false), "32");
+        assert_eq!(batches(&config, true), "64 in the pre-training, 32 of the classifiers");
+        config.loader.batch_size = 32;
+        assert_eq!(batches(&config, true), "32");
+        // Where steps are counted, both have as many.
+        config.loader.tokens = 4096;
+        assert_eq!(batches(&config, true), "4096 steps with their padding");
+    }
+
+    #[test]
+    fn of_few_windows_no_difference_is_called_one() {
+        let part = differences(&scores(&[1.0], 0, 1));
+        let [table] = &part.tables[..] else { panic!("one table") };
+        // All four windows right, and half of them by the majority class.
+        assert_eq!(table.rows[0][1..2], ["majority class"]);
+        assert_eq!(table.rows[0][3], "too few windows to tell");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use firebox_eval::{
 use serde_json::Value;
 
 use super::measure::Measured;
-use super::sequences::Sequences;
+use super::sequences::{Sequences, static_features};
 use crate::measure::{data_tables, table};
 use crate::online::slots;
 use crate::stages::Run;
@@ -54,7 +54,7 @@ pub(super) fn report(
     report.facts = vec![
         Fact::new("training windows", sequences.train().len().to_string()),
         Fact::new("augmented versions", (slots(&run.config.augment) - 1).to_string()),
-        Fact::new("static features", sequences.rule().static_features().to_string()),
+        Fact::new("static features", static_features(sequences.rule())),
     ];
     report
 }

@@ -14,7 +14,7 @@ pub(super) use crate::test_table::FILE;
 const AT_ONCE: usize = 1 << 16;
 
 /// Writes a row for each test window, in the order of time, and each output of it: `series`, the moment of the window's last
-/// step (`end`; its place where there is no clock), `target`, `horizon`, `truth` (NaN where it was not measured), what each forecaster said, the model once
+/// step (`end`; its place where there is no clock), `target`, `horizon`, `truth` (null where it was not measured), what each forecaster said, the model once
 /// for each seed, and the `scale` of MASE.
 pub(super) fn write(
     path: &Path,
@@ -30,10 +30,8 @@ pub(super) fn write(
         let windows = measured.windows.range(first..measured.windows.len().min(first + at_once));
         let rows =
             || windows.clone().flat_map(|window| (0..outputs.len()).map(move |at| (window, at)));
-        let values = |all: &[f64]| {
-            let own = first * outputs.len()..(first + windows.len()) * outputs.len();
-            TableColumn::Exact(all[own].to_vec())
-        };
+        let own = || first * outputs.len()..(first + windows.len()) * outputs.len();
+        let values = |all: &[f64]| TableColumn::Exact(all[own()].to_vec());
         let series = rows().map(|(window, _)| set.series()[window.series as usize].name.clone());
         let end = rows()
             .map(|(window, _)| set.series()[window.series as usize].time[window.steps().end - 1]);
@@ -54,7 +52,7 @@ pub(super) fn write(
                 "horizon".to_owned(),
                 TableColumn::Whole(rows().map(|(_, at)| outputs[at].horizon as i64).collect()),
             ),
-            ("truth".to_owned(), values(&measured.truth)),
+            ("truth".to_owned(), where_measured(&measured.truth[own()])),
         ];
         for of in &measured.forecasts {
             for (seed, run) in (1..).zip(&of.runs) {
@@ -67,6 +65,12 @@ pub(super) fn write(
     table.finish().map(|_| ())
 }
 
+/// Values of which those are NaN that were not measured.
+fn where_measured(values: &[f64]) -> TableColumn {
+    let measured = values.iter().map(|value| Some(*value).filter(|value| !value.is_nan()));
+    TableColumn::ExactIfAny(measured.collect())
+}
+
 /// The column of a forecaster, and of its training by this seed, from 1.
 fn named(forecaster: Forecaster, seed: u32) -> String {
     match forecaster {
@@ -75,5 +79,16 @@ fn named(forecaster: Forecaster, seed: u32) -> String {
         Forecaster::LastValue => "last_value".to_owned(),
         Forecaster::SeasonalNaive(_) => "seasonal_naive".to_owned(),
         Forecaster::Linear => "linear".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_measured_is_null() {
+        let found = where_measured(&[1.5, f64::NAN, f64::INFINITY]);
+        assert_eq!(found, TableColumn::ExactIfAny(vec![Some(1.5), None, Some(f64::INFINITY)]));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use firebox_core::{
     Augmentation, Event, ForecastRule, ForecastScaler, HeldOutWindows, Labels, Normaliser,
-    SeriesSet, Split, SplitError, TrainWindows, Window, WindowList, outliers, quoted, split,
+    SeriesSet, Split, SplitError, TrainWindows, Window, WindowList, count, outliers, quoted, split,
     telling_channels, unchanging_channels, unchanging_targets,
 };
 use firebox_data::{Action, Checks, Defect, Ingested};
@@ -79,13 +79,13 @@ impl Run<'_> {
                 let made = sequences(self, config, ingested, hold)?;
                 let parts = &made.windows.parts;
                 let detail = format!(
-                    "{} training, {} validation, {} test windows by {}, {} outputs and {} static features each; {} across a boundary left out",
+                    "{} training, {} validation, {} test windows by {}, {} each, static features: {}; {} across a boundary left out",
                     parts.train.len(),
                     parts.validation.len(),
                     parts.test.len(),
                     made.windows.rule.name(),
-                    made.rule().outputs(),
-                    made.rule().static_features(),
+                    count(made.rule().outputs() as u64, "output"),
+                    static_features(made.rule()),
                     parts.left_out
                 );
                 Ok((made, false, detail))
@@ -96,6 +96,17 @@ impl Run<'_> {
             self.shared_stage("ingest", Some(self.keys.series));
         }
         Ok(found)
+    }
+}
+
+/// How many static features a window has, and of what.
+pub(super) fn static_features(rule: &ForecastRule) -> String {
+    let of_calendar = rule.static_features() - rule.statics.len();
+    match [rule.statics.len(), of_calendar] {
+        [0, 0] => "none".to_owned(),
+        [channels, 0] => format!("{channels} of channels"),
+        [0, calendar] => format!("{calendar} of the calendar"),
+        [channels, calendar] => format!("{channels} of channels and {calendar} of the calendar"),
     }
 }
 
@@ -185,7 +196,7 @@ fn with_horizons(error: SplitError, length: usize, reach: usize) -> PipelineErro
         "a window takes {length} steps (`window.length`), and the {reach} after it up to the last of `forecast.horizons`"
     );
     match error {
-        SplitError::TooLong { longest, series, .. } => PipelineError::Horizons(format!(
+        SplitError::TooLong { runs: [_, longest], series, .. } => PipelineError::Horizons(format!(
             "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
              choose shorter horizons or windows, fill gaps (`data.checks.gaps`), correct `data.interval` if it is shorter than \
              the steps between rows, or give longer series"
@@ -288,7 +299,8 @@ mod tests {
 
     #[test]
     fn windows_that_do_not_fit_name_the_horizons() {
-        let error = SplitError::TooLong { needed: 124, longest: 90, series: "a".to_owned() };
+        let (after, series) = (Some((100, "forecast.horizons")), "a".to_owned());
+        let error = SplitError::TooLong { length: 24, after, runs: [90, 90], series };
         let said = with_horizons(error, 24, 100);
         // Every trial of a search would meet it, so that it is none of theirs.
         assert!(matches!(said, PipelineError::Horizons(_)), "{said}");
@@ -305,6 +317,20 @@ mod tests {
         };
         let said = with_horizons(empty, 24, 100).to_string();
         assert!(said.contains("`forecast.horizons`") && said.ends_with("or give more"), "{said}");
+    }
+
+    #[test]
+    fn features_of_the_calendar_are_none_of_channels() {
+        use firebox_core::Calendar::{Hour, Weekday};
+        let said = |statics: &[usize], calendar: &[firebox_core::Calendar]| {
+            let (statics, calendar) = (statics.to_vec(), calendar.to_vec());
+            static_features(&ForecastRule { statics, calendar, ..ForecastRule::default() })
+        };
+        assert_eq!(said(&[], &[]), "none");
+        assert_eq!(said(&[3, 1, 2], &[]), "3 of channels");
+        // A sine and a cosine of each cycle.
+        assert_eq!(said(&[], &[Hour]), "2 of the calendar");
+        assert_eq!(said(&[3], &[Hour, Weekday]), "1 of channels and 4 of the calendar");
     }
 
     #[test]

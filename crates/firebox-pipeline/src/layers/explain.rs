@@ -21,14 +21,49 @@ pub(super) fn in_pipeline(path: &Path, text: &str, error: &toml::de::Error) -> C
     let is_choice = |message: &str| {
         message.starts_with("invalid type: unit variant") || message == "wanted string or table"
     };
+    let keys = |span: &Range<usize>| keys_to(DeTable::parse(text).ok()?.get_ref(), span);
     let place = error.span().filter(|_| is_choice(error.message())).and_then(|span| {
-        let keys = keys_to(DeTable::parse(text).ok()?.get_ref(), &span)?;
+        let keys = keys(&span)?;
         of_choice(&keys, text.get(span)?)
     });
     if let (Some((what, way)), ConfigError::File { message, hint, .. }) = (place, &mut said) {
         (*message, *hint) = (what, way);
     }
+    if error.message().contains(TABLE_OF_CHOICE)
+        && let ConfigError::File { hint, .. } = &mut said
+        && let Some(way) = error.span().and_then(|span| keys_of(&keys(&span)?))
+    {
+        *hint = way;
+    }
     said
+}
+
+/// What serde says of a choice that takes a table.
+const TABLE_OF_CHOICE: &str = "struct variant ";
+
+/// The keys of the table at a place of a pipeline's file, where something else stands.
+fn keys_of(keys: &[String]) -> Option<String> {
+    use figment::error::Kind;
+    // What the schema says of a table there with a key that no table has.
+    let unknown = Value::from(Dict::from([(String::new(), Value::from(Dict::new()))]));
+    let Some(Kind::UnknownField(name, allowed)) = said_of(keys, unknown) else { return None };
+    if !name.is_empty() {
+        return None;
+    }
+    let place = keys.join(".");
+    let first = allowed.first()?;
+    Some(format!(
+        "\n  name its keys, in a table [{place}] or as with --set {place}.{first}=VALUE{}",
+        allowed_here(allowed)
+    ))
+}
+
+/// What the schema of a pipeline's file says of a value at this place, with nothing else in the file.
+fn said_of(keys: &[String], value: Value) -> Option<figment::error::Kind> {
+    let nest = |value, key: &String| Value::from(Dict::from([(key.clone(), value)]));
+    let table = keys.iter().rev().fold(value, nest);
+    let read = Figment::from(Serialized::globals(table)).extract::<PipelineConfig>();
+    read.err().map(|error| error.kind)
 }
 
 /// The keys that lead to what stands at a place of a file.
@@ -128,6 +163,11 @@ pub(super) fn in_layer(
     } else if !error.path.is_empty() {
         message = format!("{message} for `{place}`");
     }
+    if let Kind::InvalidType(_, wanted) = &error.kind
+        && wanted.starts_with(TABLE_OF_CHOICE)
+    {
+        hint = keys_of(&error.path).unwrap_or_default();
+    }
     if hint.is_empty() && message.starts_with("invalid type") {
         hint = "\n  values are written as in the file: 5, 0.1, true, text, [1, 2]".to_owned();
     }
@@ -140,13 +180,8 @@ fn of_choice(keys: &[String], found: &str) -> Option<(String, String)> {
     use figment::error::{Actual, Kind};
     // What the schema says of a table there that has this one key, without anything in it.
     let said = |name: &str| {
-        let inner = Value::from(Dict::from([(name.to_owned(), Value::from(Dict::new()))]));
-        let table = keys
-            .iter()
-            .rev()
-            .fold(inner, |value, key| Value::from(Dict::from([(key.clone(), value)])));
-        let read = Figment::from(Serialized::globals(table)).extract::<PipelineConfig>();
-        read.err().map(|error| error.kind)
+        let inner = Dict::from([(name.to_owned(), Value::from(Dict::new()))]);
+        said_of(keys, Value::from(inner))
     };
     let Some(Kind::UnknownVariant(_, allowed)) = said("") else { return None };
     let place = keys.join(".");
@@ -274,11 +309,14 @@ fn plain(message: &str) -> String {
     if text.contains("exactly 1 element") {
         return "the table takes exactly one of its choices, such as [split.time], [labels.majority] or [model.bilstm-mae]; leave the whole table out for the default".to_owned();
     }
-    // `expected struct DataConfig`, `expected enum ModelConfig`: names that nobody wrote.
+    // `expected struct DataConfig`, `expected struct variant Labels::Majority`, `expected enum ModelConfig`: names that
+    // nobody wrote.
     ["expected struct ", "expected enum "].iter().fold(text, |text, before| {
         match text.split_once(before) {
             Some((start, rest)) => {
-                let end = rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len());
+                let rest = rest.strip_prefix("variant ").unwrap_or(rest);
+                let is_of_name = |c: char| c.is_alphanumeric() || c == ':';
+                let end = rest.find(|c: char| !is_of_name(c)).unwrap_or(rest.len());
                 let what = if before.contains("enum") {
                     "expected one of its choices"
                 } else {
@@ -306,6 +344,26 @@ mod tests {
         assert!(inner.contains("the table [data.checks] stands there a second time"), "{inner}");
         let key = said("[run]\nseed = 1\nseed = 2\n");
         assert!(key.starts_with("folder/a.toml:3:1: the key `seed` stands there"), "{key}");
+    }
+
+    #[test]
+    fn a_value_in_place_of_a_table_is_told_with_its_keys() {
+        let found = "found float `0.6`, expected a table for `labels.majority`";
+        let said = message("", &[], &["labels.majority=0.6"]);
+        assert!(said.contains(found), "{said}");
+        let way = "name its keys, in a table [labels.majority] or as with --set labels.majority.share=VALUE\n  allowed here: share";
+        assert!(said.contains(way), "{said}");
+        let said = message("labels.majority = 0.6\n", &[], &[]);
+        assert!(said.starts_with("folder/a.toml:1:19: "), "{said}");
+        assert!(said.contains("`0.6`, expected a table\n") && said.contains(way), "{said}");
+        let said = message("[split]\ntime = 0.2\n", &[], &[]);
+        let keys = "--set split.time.validation=VALUE\n  allowed here: gap, test, validation";
+        assert!(said.contains(keys) && !said.contains("SplitRule"), "{said}");
+        let said = message("", &[], &["data.interval=60"]);
+        assert!(
+            said.contains("expected a number and a unit in quotes, such as \"1min\""),
+            "{said}"
+        );
     }
 
     #[test]

@@ -32,7 +32,9 @@ impl Run<'_> {
         };
         let by_part = all.map(labels);
         let names = parts.train.classes();
-        refuse_useless(asked, names, &by_part, &ingested.checks, || ways_out(self.config))?;
+        let without = without_labels(self.config.pipeline);
+        let ways_out = || ways_out(self.config).map(|way_out| format!("{way_out}{without}"));
+        refuse_useless(asked, names, &by_part, &ingested.checks, ways_out)?;
         self.warn_of_labels(names, &by_part);
         let windows: usize = all.iter().map(|part| part.len()).sum();
         let labelled: usize = by_part.iter().map(Vec::len).sum();
@@ -103,28 +105,43 @@ fn unlabelled(labels: &Labels, [labelled, windows]: [usize; 2]) -> Option<String
     })
 }
 
-/// What may be done about windows of which none has a class, and about those that are all of one: that depends on where
-/// classes come from.
-fn ways_out(config: &PipelineConfig) -> [&'static str; 2] {
+/// The way out of all useless labels, where nothing but scores needs any.
+fn without_labels(pipeline: Kind) -> &'static str {
+    match pipeline {
+        Kind::Finetune => "",
+        _ => ", or train without (--set labels=none)",
+    }
+}
+
+/// What may be done about windows of which none has a class, about those that are all of one, and about classes that are
+/// none: that depends on where classes come from.
+fn ways_out(config: &PipelineConfig) -> [&'static str; 3] {
+    let column = "declare a column of classes in `data.columns.label`";
     if config.labels.horizon() > 0 {
         return [
             "give the channel of prices the role `close` in `data.columns.channels`, or choose another horizon in `[labels]`",
             "choose another threshold or horizon in `[labels]`",
+            column,
         ];
     }
     let files = firebox_data::files(&config.data).unwrap_or_default();
     let another = "add series of another class to the files";
     match files.first().and_then(|file| Format::of_listed(file)) {
-        Some(Format::Samples) => {
-            ["convert arrays that lie in a folder for each class (`firebox data convert`)", another]
+        Some(Format::Samples) => [
+            "convert arrays that lie in a folder for each class (`firebox data convert`)",
+            another,
+            column,
+        ],
+        Some(Format::Ts) => {
+            ["give files whose series have classes (`@classLabel true`)", another, column]
         }
-        Some(Format::Ts) => ["give files whose series have classes (`@classLabel true`)", another],
         Some(Format::Market | Format::Clips) => {
-            ["let the file make several classes", "let the file make several classes"]
+            ["let the file make several classes", "let the file make several classes", column]
         }
         _ => [
             "declare the column of classes in `data.columns.label`, lower `labels.majority.share`",
             "declare another column in `data.columns.label`",
+            column,
         ],
     }
 }
@@ -136,7 +153,7 @@ fn refuse_useless(
     names: &[String],
     by_part: &[Vec<u32>; 3],
     checks: &Checks,
-    ways_out: impl Fn() -> [&'static str; 2],
+    ways_out: impl Fn() -> [String; 3],
 ) -> Result<(), PipelineError> {
     let setting = |what: String| Err(PipelineError::Setting(what));
     let labelled: usize = by_part.iter().map(Vec::len).sum();
@@ -144,23 +161,21 @@ fn refuse_useless(
     let column = about_column(names, checks);
     if labelled == 0 {
         return setting(format!(
-            "`labels` is {asked}, and no window has a label{column}\n  \
-             {}, or train without (--set labels=none)",
+            "`labels` is {asked}, and no window has a label{column}\n  {}",
             ways_out()[0]
         ));
     }
     if classes.len() > 20 && 2 * classes.len() > labelled {
         return setting(format!(
-            "`labels` is {asked}, and the {labelled} labelled windows have {} classes{column}: labels are classes, not measurements\n  \
-             declare a column of classes in `data.columns.label`, or train without (--set labels=none)",
-            classes.len()
+            "`labels` is {asked}, and the {labelled} labelled windows have {} classes{column}: labels are classes, not measurements\n  {}",
+            classes.len(),
+            ways_out()[2]
         ));
     }
     if let [only] = Vec::from_iter(&classes)[..] {
         let name = names.get(*only as usize).map_or("", String::as_str);
         return setting(format!(
-            "`labels` is {asked}, and all {labelled} labelled windows are of the class `{name}`: there is nothing to tell apart\n  \
-             {}, or train without (--set labels=none)",
+            "`labels` is {asked}, and all {labelled} labelled windows are of the class `{name}`: there is nothing to tell apart\n  {}",
             ways_out()[1]
         ));
     }
@@ -205,8 +220,8 @@ fn classes_of(names: &[String]) -> String {
 mod tests {
     use firebox_core::Labels;
 
-    use super::{unlabelled, unlearnt, ways_out};
-    use crate::PipelineConfig;
+    use super::{refuse_useless, unlabelled, unlearnt, ways_out, without_labels};
+    use crate::{Kind, PipelineConfig};
 
     #[test]
     fn windows_whose_prices_give_no_class_are_told_of() {
@@ -242,6 +257,21 @@ mod tests {
         assert!(ways_out(&config)[0].contains("a folder for each class"));
         config.data.path = firebox_data::Paths(vec!["nowhere.csv".into()]);
         assert_eq!(ways_out(&config)[1], column);
+    }
+
+    #[test]
+    fn labels_are_done_without_only_where_they_can_be() {
+        let checks = firebox_data::Checks::default();
+        let said = |pipeline| {
+            let ways_out =
+                || ["none", "one", "many"].map(|own| own.to_owned() + without_labels(pipeline));
+            let by_part = [vec![0, 0], vec![], vec![0]];
+            let names = ["run".to_owned()];
+            refuse_useless("last", &names, &by_part, &checks, ways_out).unwrap_err().to_string()
+        };
+        let start = "`labels` is last, and all 3 labelled windows are of the class `run`: there is nothing to tell apart\n  one";
+        assert_eq!(said(Kind::Finetune), start);
+        assert_eq!(said(Kind::Pretrain), format!("{start}, or train without (--set labels=none)"));
     }
 
     #[test]

@@ -59,6 +59,11 @@ fn said(
         all.push(format!("and {} channels more have such values", found.len() - NAMED));
     }
     let (so, robust) = match normalise {
+        // Of one code in many steps the scale knows nothing.
+        _ if found.iter().all(|one| !one.rules) => (
+            "such a value mostly stands for a missing one, and a window that holds it is like no other",
+            "",
+        ),
         None => (
             "a mean error there may be that of such a value alone, and what a model says of windows that hold one is worth little",
             "",
@@ -97,6 +102,7 @@ mod tests {
             steps: 6000,
             first: (0, 17),
             quartiles: [0.123_456, 1234.567],
+            rules: true,
         }
     }
 
@@ -121,6 +127,11 @@ mod tests {
         let many: Vec<Outlier> = (0..7).map(|at| outlier(&format!("x{at}"), 1e20, 1)).collect();
         let expected = ["channel `x4` is", "; and 2 channels more have such values: "];
         check(&many, Normalisation::WindowStandard, &expected);
+        let code = [Outlier { rules: false, ..outlier("load", -9999.0, 1) }];
+        let standard = Some(Normalisation::Standard);
+        let of_code = said("the training part", &code, |_| String::new(), standard).unwrap();
+        assert!(of_code.contains("mostly stands for a missing one"), "{of_code}");
+        assert!(!of_code.contains("scale") && !of_code.contains("robust"), "{of_code}");
         let of_test = said(TEST_PART, &found, |_| String::new(), None).unwrap();
         assert!(of_test.starts_with("in the test part channel `load` is 1e20"), "{of_test}");
         assert!(of_test.contains("a mean error there may be that of such a value"), "{of_test}");

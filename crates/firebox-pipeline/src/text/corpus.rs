@@ -76,6 +76,8 @@ pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError>
     if text.columns.group.is_some() {
         // A large group filled a small part once.
         texts = texts.field("groups", "nearest to the share");
+        // One that was written in two ways was once two.
+        texts = texts.field("written", "in any way");
     }
     if text.is_sample() {
         // What the settings make, so that a change of the generator is a change of the texts.

@@ -187,10 +187,12 @@ fn shared(equal: &EqualSeries) -> Option<ArchiveDefect> {
 /// Every sample is one window here, so what would make it several is no way out.
 fn in_pieces(error: SplitError) -> PipelineError {
     match error {
-        SplitError::Pieces { count, series, example, pieces } => PipelineError::Setting(format!(
-            "{count} of {series} samples are cut into pieces (`{example}` into {pieces}) by missing values that were dropped, and the protocol takes each as one window\n  \
+        SplitError::Pieces { count, series, example, pieces, .. } => {
+            PipelineError::Setting(format!(
+                "{count} of {series} samples are cut into pieces (`{example}` into {pieces}) by missing values that were dropped, and the protocol takes each as one window\n  \
              set `data.checks.not_finite` to \"fill\", or raise `data.checks.longest_fill` if runs are longer than that"
-        )),
+            ))
+        }
         error => error.into(),
     }
 }

@@ -53,7 +53,7 @@ impl Rule {
                 let due = regular.iter().filter(|entry| entry.step.is_multiple_of(n));
                 due.map(|entry| entry.step).collect()
             }
-            Keep::FinalOnly => vec![],
+            Keep::FinalOnly | Keep::Nothing => vec![],
         };
         // A run can only go on from its newest checkpoint, and one that has ended must leave one.
         let by_score = matches!(self.keep, Keep::BestOnly | Keep::Best(_));

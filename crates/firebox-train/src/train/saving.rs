@@ -131,7 +131,7 @@ impl<M: Module> Session<'_, M> {
         self.state.best.is_some_and(|best| folder.join(folder_name(best.step)).is_dir())
     }
 
-    /// Saves what there is now, and before it what is held, unless this takes its place.
+    /// Saves what there is now, and before it what is held, unless this takes its place, or nothing is kept.
     pub(super) fn save(
         &mut self,
         saver: &mut Saver<'_>,
@@ -141,6 +141,9 @@ impl<M: Module> Session<'_, M> {
         self.settle()?;
         // A run that goes on from there does not take these steps again.
         self.tell_times()?;
+        if self.config.checkpoint.keep == Keep::Nothing {
+            return Ok(());
+        }
         let since = Instant::now();
         let _checkpoint = info_span!("checkpoint").entered();
         self.begin_saving();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::support::{
     Plan, SEED, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights,
 };
-use firebox_core::{Event, Key, Requests, Silent};
+use firebox_core::{Event, Key, Request, Requests, Silent};
 use firebox_train::{
     AdamWConfig, CheckpointConfig, CheckpointError, Data, Keep, Optimizer, Outcome, Pretraining,
     Run, TrainConfig, TrainError, checkpoints, load_weights, train,
@@ -410,4 +410,30 @@ fn a_run_that_was_given_up_saves_nothing() {
         Plan::resumed(folder.path()).train(autoencoder(0.2, 0.1), &Pretraining, data, &config);
     assert_eq!(again.unwrap().summary.steps, 12);
     assert_eq!(steps(folder.path()).len(), 12);
+}
+
+#[test]
+fn a_run_that_keeps_nothing_writes_no_checkpoint_and_ends_with_the_weights_of_the_last_step() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let model = || autoencoder(0.2, 0.1);
+    let kept = tempfile::tempdir().unwrap();
+    let plan = Plan::new(kept.path());
+    let expected = plan.train(model(), &Pretraining, data, &config(Keep::FinalOnly)).unwrap();
+    assert_eq!(hashes(kept.path()).len(), 1);
+    let requests = Requests::new();
+    for (stop_at, outcome) in [(None, Outcome::Finished), (Some(9), Outcome::Interrupted)] {
+        let folder = tempfile::tempdir().unwrap();
+        requests.ask(Request::Save);
+        let plan = Plan { stop_at, requests: &requests, ..Plan::new(folder.path()) };
+        let trained = plan.train(model(), &Pretraining, data, &config(Keep::Nothing)).unwrap();
+        assert_eq!(trained.summary.outcome, outcome);
+        assert!(!folder.path().join("checkpoints").exists());
+        if stop_at.is_none() {
+            assert_eq!(weights(&trained.model), weights(&expected.model));
+            assert_eq!(steps(folder.path()), steps(kept.path()));
+        }
+    }
+    // No pipeline can ask for it.
+    assert!(serde_json::from_str::<Keep>("\"nothing\"").is_err());
 }

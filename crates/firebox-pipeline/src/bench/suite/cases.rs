@@ -4,7 +4,7 @@ use firebox_core::Precision;
 use firebox_loader::Resident;
 use serde::{Deserialize, Serialize};
 
-use super::super::config::{BenchConfig, Workload};
+use super::super::config::{BenchConfig, GPU_WARMUP, Workload};
 use super::super::work::operations;
 use crate::bench::Ceilings;
 
@@ -122,11 +122,8 @@ const BEGIN: f64 = 0.3;
 /// H200 (LOG.md).
 const GPU_BEGIN: f64 = 10.0;
 
-/// Steps of training on a GPU before those that are timed. The host reads steps in ever larger groups, of up to 32, and
-/// each size is another shape, whose kernels are tuned when it is first met.
-const GPU_WARMUP: f64 = 128.0;
-
-/// Steps that are timed there at least: two such groups, as the steps of a group share its time.
+/// Steps that are timed there at least: two of the groups in which the host reads them ([`GPU_WARMUP`]), as the steps of
+/// a group share its time.
 const GPU_STEPS: f64 = 64.0;
 /// Steps that are timed anywhere at least: three tell a median.
 const LEAST_STEPS: f64 = 3.0;
@@ -330,7 +327,7 @@ impl Choice<'_> {
             _ => (timed / step).clamp(LEAST_STEPS, 400.0).round(),
         };
         let (steps, warmup) = match self.on_gpu && !evaluate {
-            true => (steps.max(GPU_STEPS), GPU_WARMUP),
+            true => (steps.max(GPU_STEPS), GPU_WARMUP as f64),
             false => (steps, (steps / 5.0).ceil().clamp(1.0, 20.0)),
         };
         case.config.steps = steps as u64;

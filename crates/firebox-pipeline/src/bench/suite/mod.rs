@@ -26,7 +26,7 @@ use self::cases::{Case, Choice};
 use self::peers::Torch;
 pub use self::peers::TorchConfig;
 use self::process::{Program, check};
-pub use self::result::{Check, Measurement, Peer, Performance, Regression, Untimed};
+pub use self::result::{Check, Measurement, Peer, Performance, Regression, Undecided, Untimed};
 use self::rounds::Taking;
 use super::Ceilings;
 use crate::device::ChosenDevice;
@@ -65,6 +65,8 @@ pub struct SuiteOutcome {
     pub performance: Performance,
     /// Cases that have become slower than noise explains; `None` without a baseline.
     pub regressions: Option<Vec<Regression>>,
+    /// Cases that seem to have become slower, in too few rounds to tell.
+    pub undecided: Vec<Undecided>,
     /// Cases that the baseline has and that failed now.
     pub untimed: Vec<Untimed>,
     /// Where the summary is.
@@ -98,12 +100,19 @@ pub fn suite(
     std::fs::create_dir_all(&config.output).map_err(at(&config.output))?;
     let on_gpu = device.backend != "cpu";
     let torch = config.torch.as_ref();
-    let torch = torch.map(|torch| Torch::find(torch, on_gpu, say)).transpose()?;
+    let torch = torch.map(|torch| Torch::find(torch, &config.device, say)).transpose()?;
+    if torch.is_some() && on_gpu {
+        say(tables::STEPS_OF_A_GPU);
+    }
     // Making an environment for the peer is no part of the suite.
     let begun = Instant::now();
     let checks = config.checks.as_deref().map_or(Ok(vec![]), |folder| check(folder, say))?;
     say("measuring what the device does at most");
-    let ceilings = Ceilings::measure(device);
+    let program = Program { path: &config.program, device: &config.device };
+    let ceilings = program.ceilings().unwrap_or_else(|said| {
+        say(&format!("measuring it in this process, as another one could not: {said}"));
+        Ceilings::measure(device)
+    });
     let threads = rayon::current_num_threads();
     let parts = &config.parts;
     let choice = Choice { ceilings: &ceilings, on_gpu, threads, quick: config.quick, parts };
@@ -132,11 +141,13 @@ pub fn suite(
         whole_round_minutes: None,
         cases: cases.iter().map(|case| empty(case, config)).collect(),
     };
+    let scratch = tempfile::tempdir().map_err(at(&std::env::temp_dir()))?;
     let taking = Taking {
         cases: &cases,
-        program: Program { path: &config.program, device: &config.device },
+        program,
         torch: torch.as_ref(),
         ceilings: &ceilings,
+        scratch: scratch.path(),
         begun,
         seconds: 60.0 * config.minutes,
         say,
@@ -147,16 +158,22 @@ pub fn suite(
     performance.peers = engines(&performance);
     performance.seconds = begun.elapsed().as_secs_f64();
     let regressions = before.as_ref().map(|before| performance.regressions(before));
+    let undecided = before.as_ref().map_or(vec![], |before| performance.undecided(before));
     let untimed = before.as_ref().map_or(vec![], |before| performance.untimed(before));
     write(&config.output.join("performance.json"), &json(&performance)?)?;
     let summary = config.output.join("performance_summary.md");
     let compared = before.as_ref().map_or(0, |before| performance.shared(before).count());
     let slower = regressions.as_deref();
-    let slower = slower.map(|cases| page::Slower { cases, untimed: &untimed, compared });
+    let slower = slower.map(|cases| page::Slower {
+        cases,
+        undecided: &undecided,
+        untimed: &untimed,
+        compared,
+    });
     let page = page::page(&performance, slower);
     write(&summary, &page.markdown())?;
     page.write(&config.output.join("performance.html"))?;
-    Ok(SuiteOutcome { performance, regressions, untimed, summary })
+    Ok(SuiteOutcome { performance, regressions, undecided, untimed, summary })
 }
 
 /// A case that no round has timed yet.
@@ -222,12 +239,21 @@ mod tests {
 
     use super::*;
 
+    /// What a program in the place of this one says of a device.
+    const CEILINGS: Ceilings = Ceilings {
+        f32_flops: 1.5e11,
+        bf16_flops: Some(2.5e11),
+        f16_flops: None,
+        memory_bytes: 3.5e10,
+    };
+
     /// A program in the place of this one, that times every case at once, but for the one whose command
     /// has this text.
     fn program(folder: &Path, fails: &str) -> PathBuf {
         let line = serde_json::to_string(&result::tests::round(10.0)).unwrap();
+        let ceilings = serde_json::to_string(&CEILINGS).unwrap();
         let script = format!(
-            "#!/bin/sh\ncase \"$*\" in *'{fails}'*) echo out of memory >&2; exit 9;; esac\ncat <<'END'\n{line}\nEND\n"
+            "#!/bin/sh\ncase \"$*\" in 'bench ceilings --device cpu') echo '{ceilings}'; exit;; esac\ncase \"$*\" in *'{fails}'*) echo out of memory >&2; exit 9;; esac\ncat <<'END'\n{line}\nEND\n"
         );
         let path = folder.join("firebox");
         std::fs::write(&path, script).unwrap();
@@ -273,6 +299,32 @@ mod tests {
         let ((first, all), (end, _)) = (timed(&seen), timed(&kept));
         assert!(first == 1 && all > 1 && end == all, "{first} and {end} of {all}");
         assert!(!folder.path().join("before/performance.json.partial").exists());
+    }
+
+    #[test]
+    fn ceilings_are_those_of_a_process_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let SuiteOutcome { performance, .. } = take(folder.path(), "no such flag", None);
+        assert_eq!(performance.ceilings, CEILINGS);
+        // One that cannot tell them, as an earlier build.
+        let program = folder.path().join("old");
+        std::fs::write(&program, "#!/bin/sh\necho no such command >&2; exit 2\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let said = Program { path: &program, device: "cpu" }.ceilings().unwrap_err();
+        assert!(said.contains("no such command"), "{said}");
+    }
+
+    #[test]
+    fn what_a_case_leaves_among_temporary_files_goes_with_the_suite() {
+        let folder = tempfile::tempdir().unwrap();
+        let seen = folder.path().join("seen");
+        let leaves = format!("echo \"$TMPDIR\" > {}; : > \"$TMPDIR/left\"", seen.display());
+        let outcome = take(folder.path(), &format!("'*) {leaves};; *'"), None);
+        assert!(outcome.performance.cases.iter().all(|case| !case.rounds.is_empty()));
+        let place = std::fs::read_to_string(&seen).unwrap();
+        let place = Path::new(place.trim_end());
+        assert!(place != std::env::temp_dir() && place.is_absolute(), "{}", place.display());
+        assert!(!place.exists(), "{}", place.display());
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use firebox_eval::{Fact, Sheet, SheetSection, Table};
 
 use super::cases::SuitePart;
-use super::result::{Measurement, Performance, Regression, Spread, Untimed};
+use super::result::{Measurement, Performance, Regression, Spread, Undecided, Untimed};
 use super::tables::{
-    commands, digits, machine, scaling, settings, speed_ups, spread, trainer, watching, workloads,
+    STEPS_OF_A_GPU, commands, digits, machine, scaling, settings, speed_ups, spread, trainer,
+    watching, workloads,
 };
 
 /// Share of a step that waiting for data may take, as R1 has it.
@@ -18,6 +19,8 @@ const GAIN: f64 = 1.1;
 /// What a comparison with a baseline found.
 pub(super) struct Slower<'a> {
     pub(super) cases: &'a [Regression],
+    /// Those of too few rounds.
+    pub(super) undecided: &'a [Undecided],
     /// Those that failed now.
     pub(super) untimed: &'a [Untimed],
     /// Cases that could be compared.
@@ -41,7 +44,7 @@ pub(super) fn page(all: &Performance, became_slower: Option<Slower<'_>>) -> Shee
         fact("Command", format!("`{}`", all.command)),
     ];
     let sections = vec![
-        became(became_slower),
+        became(became_slower, all.minutes_for_enough()),
         settings(all),
         watching(all),
         trainer(all),
@@ -77,6 +80,9 @@ fn lead(all: &Performance) -> String {
             ));
         }
     }
+    if all.is_on_gpu() && all.cases.iter().any(|case| !case.peers.is_empty()) {
+        sentences.push(STEPS_OF_A_GPU.to_owned());
+    }
     sentences.join(" ")
 }
 
@@ -85,9 +91,9 @@ fn table(title: &str, columns: &[&str], rows: Vec<Vec<String>>) -> Table {
     Table { title: title.to_owned(), note: String::new(), columns, rows }
 }
 
-/// What has become slower since the baseline.
-fn became(slower: Option<Slower<'_>>) -> SheetSection {
-    let Some(Slower { cases, untimed, compared }) = slower else {
+/// What has become slower since the baseline. With so many `minutes`, there would have been rounds enough to tell.
+fn became(slower: Option<Slower<'_>>, minutes: f64) -> SheetSection {
+    let Some(Slower { cases, undecided, untimed, compared }) = slower else {
         return SheetSection::default();
     };
     let row = |case: &Regression| {
@@ -104,14 +110,27 @@ fn became(slower: Option<Slower<'_>>) -> SheetSection {
     if rows.is_empty() {
         rows.push(["nothing", "–", "–", "–"].map(str::to_owned).to_vec());
     }
+    let mut tables = vec![table("Slower", &["case", "ms before", "ms now", "slower by"], rows)];
+    if !undecided.is_empty() {
+        let row = |case: &Undecided| {
+            let [then, now] = case.rounds.map(|rounds| rounds.to_string());
+            vec![case.name.clone(), digits(case.before_ms), digits(case.now_ms), then, now]
+        };
+        let note = format!(
+            "By more than 5 %, and noise may explain it. It takes three rounds of both: more time takes more of them, about `--minutes {minutes:.0}` here without a peer, and as many for a new baseline where that has fewer."
+        );
+        let columns = ["case", "ms before", "ms now", "rounds before", "rounds now"];
+        let rows = undecided.iter().map(row).collect();
+        tables.push(Table { note, ..table("Too few rounds to tell", &columns, rows) });
+    }
     SheetSection {
         id: "regressions",
         title: "Slower than the baseline",
         lead: format!(
-            "By more than 5 %, with every round above every round of the baseline. Cases that both have at the same batch: {compared}. One that the baseline timed and that failed now stands here, too."
+            "By more than 5 %, with every one of at least three rounds above every one of at least three of the baseline. Cases that both have at the same batch: {compared}. One that the baseline timed and that failed now stands here, too."
         ),
         charts: vec![],
-        tables: vec![table("Slower", &["case", "ms before", "ms now", "slower by"], rows)],
+        tables,
     }
 }
 
@@ -120,14 +139,22 @@ fn advice(all: &Performance) -> SheetSection {
     let mut rows = vec![];
     let mut say = |finding: String, setting: &str| rows.push(vec![finding, setting.to_owned()]);
     for case in all.cases.iter().filter(|case| case.part == SuitePart::Table) {
-        let waiting = case.median(|round| Some(round.data_ms / round.step_ms));
+        let waiting = case.median(|round| round.waiting_share);
         if let Some(waiting) = waiting.filter(|waiting| *waiting > WAITING) {
             let waited = format!(
-                "{}: {} % of a step goes by waiting for data",
+                "{}: {} % of the time of steps goes by waiting for data",
                 case.name,
                 digits(100.0 * waiting)
             );
-            say(waited, "`loader.workers` 2 or more, `loader.prefetch` 4 or more");
+            let ahead = case.name == "loader" || case.name == "all";
+            say(
+                waited,
+                if ahead {
+                    "`loader.workers` above 2, if the machine has more threads, or `loader.resident` \"memory\" or \"device\""
+                } else {
+                    "`loader.workers` 2 or more, `loader.prefetch` 4 or more"
+                },
+            );
         }
         let busy = case.median(|round| round.utilisation);
         if let Some(busy) = busy.filter(|busy| *busy < BUSY) {
@@ -335,10 +362,70 @@ mod tests {
         assert!(trainer(&performance(vec![])).tables.is_empty());
     }
 
+    /// Nothing is slower, and nothing was compared.
+    const NOTHING: Slower<'static> =
+        Slower { cases: &[], undecided: &[], untimed: &[], compared: 0 };
+
+    #[test]
+    fn waiting_is_told_of_the_time_of_all_steps_and_an_epoch_has_the_long_ones() {
+        // Five steps of 10, 10, 10, 10 and 200 ms, of which the last waited for 190.
+        let waited = |name: &str| {
+            let mut case = measurement(SuitePart::Table, name, &[10.0]);
+            let only = &mut case.rounds[0];
+            only.data_ms = 38.0;
+            (only.mean_ms, only.waiting_share) = (Some(48.0), Some(190.0 / 240.0));
+            case
+        };
+        let all = performance(["baseline", "loader", "all"].map(waited).to_vec());
+        let rows = settings(&all).tables[0].rows.clone();
+        // 59,365 windows in batches of 64: 927.6 steps of 48 ms.
+        assert_eq!(rows[0][3..], ["79.2 %", "90.0 %", "1.00", "0.74", "37.1"]);
+        let advised = advice(&all).tables[0].rows.clone();
+        assert_eq!(advised[0][0], "baseline: 79.2 % of the time of steps goes by waiting for data");
+        assert!(advised[0][1].starts_with("`loader.workers` 2 or more"), "{advised:?}");
+        // Two threads that work ahead are there already.
+        for row in &advised[1..] {
+            assert!(!row[1].contains("2 or more") && row[1].contains("above 2"), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_alike_on_a_gpu_is_said_beside_the_peer() {
+        let mut all = everything();
+        let told = |all: &Performance| page(all, None).markdown();
+        assert!(!told(&all).contains("On a GPU, PyTorch's") && told(&all).contains("100 / 100"));
+        for case in &mut all.cases {
+            case.rounds.iter_mut().for_each(|round| round.device = "cuda:1 H200".to_owned());
+            let peers = case.peers.iter_mut().flat_map(|peer| &mut peer.rounds);
+            peers.for_each(|round| round.device = "NVIDIA H200".to_owned());
+        }
+        let text = told(&all);
+        // In the lead, and beside the table.
+        assert_eq!(
+            text.matches("On a GPU, PyTorch's steps are timed one by one").count(),
+            2,
+            "{text}"
+        );
+        assert!(text.contains("PyTorch ran on NVIDIA H200."), "{text}");
+        assert!(text.contains("what the allocator had of the GPU's memory"), "{text}");
+        assert!(!text.contains("100 / 100") && !text.contains("glibc's allocator"), "{text}");
+    }
+
+    #[test]
+    fn cases_of_too_few_rounds_are_listed_apart_with_how_to_take_more() {
+        let undecided =
+            [Undecided { name: "mlp".to_owned(), before_ms: 10.0, now_ms: 12.0, rounds: [3, 1] }];
+        let slower = Slower { undecided: &undecided, compared: 1, ..NOTHING };
+        let text = page(&everything(), Some(slower)).markdown();
+        assert!(text.contains("| nothing | – | – | – |"), "{text}");
+        assert!(text.contains("| mlp | 10.0 | 12.0 | 3 | 1 |"), "{text}");
+        // Three rounds took a minute.
+        assert!(text.contains("about `--minutes 2` here"), "{text}");
+    }
+
     #[test]
     fn the_summary_tells_every_part() {
-        let text =
-            page(&everything(), Some(Slower { cases: &[], untimed: &[], compared: 7 })).markdown();
+        let text = page(&everything(), Some(Slower { compared: 7, ..NOTHING })).markdown();
         insta::assert_snapshot!(text);
         let html = page(&everything(), None).html();
         assert!(html.contains("logarithmic axes") && html.contains("Milliseconds of a step"));

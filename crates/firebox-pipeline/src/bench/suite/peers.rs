@@ -32,13 +32,15 @@ pub struct TorchConfig {
 }
 
 impl Torch {
-    /// Finds the peer, or makes an environment for it.
+    /// Finds the peer for a device, or makes an environment for it.
     pub(super) fn find(
         config: &TorchConfig,
-        on_gpu: bool,
+        device: &str,
         say: &dyn Fn(&str),
     ) -> Result<Self, PipelineError> {
         let TorchConfig { script, environment, .. } = config;
+        let backend = device.split(':').next().unwrap_or_default();
+        let on_gpu = backend != "cpu";
         if !script.is_file() {
             return Err(PipelineError::Setting(format!(
                 "the peer's script {} is not there\n  name it with --torch-steps FILE: a program that prints the keys of `firebox bench --json`",
@@ -64,6 +66,10 @@ impl Torch {
                 }
             }
         };
+        // Others are not PyTorch's to choose from.
+        if on_gpu && shown_by(backend).is_empty() {
+            say(&elsewhere(device, first_gpu(&python).as_deref())?);
+        }
         Ok(Self { python, script: script.clone(), on_gpu })
     }
 
@@ -76,7 +82,7 @@ impl Torch {
     pub(super) fn command(&self, case: &Case, form: &[&str], device: &str) -> Command {
         let mut command = Command::new(&self.python);
         command.arg(&self.script).args(arguments(case)).args(form);
-        // Its devices have no index, and no other name than these two.
+        // Its devices have no index, and no other name than these two: it takes the first GPU that it is shown.
         if device.starts_with("cpu") {
             let threads = case.threads_or_all().to_string();
             command.args(["--device", "cpu", "--threads", &threads]);
@@ -84,6 +90,7 @@ impl Torch {
             command.env_remove("OMP_NUM_THREADS").env_remove("MKL_NUM_THREADS");
         } else {
             command.args(["--device", "cuda"]);
+            command.envs(shown(device, |name| std::env::var(name).ok()));
         }
         command
     }
@@ -93,6 +100,52 @@ impl Torch {
         let name = |path: &Path| path.file_name().map(PathBuf::from).unwrap_or_default();
         let (python, script) = (name(&self.python), name(&self.script));
         text(&Self { python, script, on_gpu: self.on_gpu }.command(case, form, device))
+    }
+}
+
+/// Variables by which the runtime of a backend is told which GPUs it shows, the one that it heeds first; none of a backend
+/// that PyTorch does not have.
+fn shown_by(backend: &str) -> &'static [&'static str] {
+    match backend {
+        "cuda" => &["CUDA_VISIBLE_DEVICES"],
+        "rocm" => &["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"],
+        _ => &[],
+    }
+}
+
+/// What the peer has to find in its environment so that the first GPU that it is shown is this device. None where it is so
+/// anyway, or where its numbers say nothing to PyTorch.
+fn shown(
+    device: &str,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<(&'static str, String)> {
+    let (backend, index) = device.split_once(':')?;
+    let index: usize = index.parse().ok().filter(|index| *index > 0)?;
+    let names = shown_by(backend);
+    // Within the user's own list, Firebox has counted.
+    let list = names.iter().find_map(|name| variable(name));
+    let entry = list.as_deref().and_then(|list| list.split(',').nth(index));
+    let entry = entry.map_or_else(|| index.to_string(), |entry| entry.trim().to_owned());
+    Some((*names.first()?, entry))
+}
+
+/// The name of the first GPU that a PyTorch has, if any.
+fn first_gpu(python: &Path) -> Option<String> {
+    let ask = "import torch; print(torch.cuda.get_device_name(0))";
+    let output = Command::new(python).args(["-c", ask]).output().ok()?;
+    let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (output.status.success() && !name.is_empty()).then_some(name)
+}
+
+/// What is said where PyTorch has no such device as ours: on which GPU it runs instead.
+fn elsewhere(device: &str, gpu: Option<&str>) -> Result<String, PipelineError> {
+    match gpu {
+        Some(gpu) => Ok(format!(
+            "PyTorch has no device `{device}`: it is timed on its first GPU, {gpu}, whichever one Firebox is timed on"
+        )),
+        None => Err(PipelineError::Setting(format!(
+            "PyTorch has no device `{device}`, and found no GPU of CUDA or ROCm to be timed on instead\n  leave out --peers, or name another device with --device"
+        ))),
     }
 }
 
@@ -175,7 +228,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_said_with_the_way_out() {
         let silent = |_: &str| ();
-        let found = |config: TorchConfig| match Torch::find(&config, false, &silent) {
+        let found = |config: TorchConfig| match Torch::find(&config, "cpu", &silent) {
             Ok(_) => panic!("there is no such peer"),
             Err(error) => {
                 assert!(error.is_bad_input());
@@ -201,6 +254,46 @@ mod tests {
         let all = rayon::current_num_threads();
         expected += &format!("cpu --threads {all}");
         assert_eq!(torch.typed(&case, &["--tuned"], "cpu"), expected);
+    }
+
+    #[test]
+    fn a_peer_runs_on_the_card_that_is_meant() {
+        let entry = |device: &str, set: &[(&str, &str)]| {
+            let variable = |name: &str| {
+                let found = set.iter().find(|(own, _)| *own == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            shown(device, variable).map(|(name, value)| format!("{name}={value}"))
+        };
+        let own = |value| [("CUDA_VISIBLE_DEVICES", value)];
+        for (device, set, expected) in [
+            ("cuda:1", &[][..], Some("CUDA_VISIBLE_DEVICES=1")),
+            ("cuda:1", &own("3, 5")[..], Some("CUDA_VISIBLE_DEVICES=5")),
+            ("cuda:1", &own("GPU-aa11,GPU-ab22")[..], Some("CUDA_VISIBLE_DEVICES=GPU-ab22")),
+            ("rocm:2", &[][..], Some("HIP_VISIBLE_DEVICES=2")),
+            ("rocm:1", &own("4,6")[..], Some("HIP_VISIBLE_DEVICES=6")),
+            // The first one that it is shown it takes anyway.
+            ("cuda", &own("3,5")[..], None),
+            ("cuda:0", &own("3,5")[..], None),
+            // Vulkan counts in another way.
+            ("vulkan:1", &[][..], None),
+        ] {
+            assert_eq!(entry(device, set).as_deref(), expected, "{device} {set:?}");
+        }
+        let case = case(SuitePart::Matrix, "mlp", BenchConfig::new(Workload::Mlp));
+        let torch = Torch { python: "python3".into(), script: "t.py".into(), on_gpu: true };
+        let typed = torch.typed(&case, &[], "cuda:1");
+        assert!(typed.starts_with("CUDA_VISIBLE_DEVICES="), "{typed}");
+        assert!(typed.ends_with(" --device cuda"), "{typed}");
+    }
+
+    #[test]
+    fn a_peer_without_such_a_device_is_said_to_run_elsewhere_or_nowhere() {
+        let said = elsewhere("vulkan:0", Some("NVIDIA T4")).unwrap();
+        assert!(said.contains("no device `vulkan:0`") && said.contains("NVIDIA T4"), "{said}");
+        let error = elsewhere("metal", None).unwrap_err();
+        assert!(error.is_bad_input() && error.to_string().contains("leave out --peers"), "{error}");
+        assert_eq!(first_gpu(Path::new("no-such-python")), None);
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use firebox_loader::Resident;
+use serde::de::DeserializeOwned;
+
 use super::cases::Case;
 use super::result::Check;
-use firebox_loader::Resident;
-
 use crate::bench::{BenchResult, Ceilings};
 use crate::error::{PipelineError, at};
 
@@ -18,6 +19,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How long what a program has said is waited for once it has ended.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// The longest that measuring what a device does at most may take, kernels of a GPU that are compiled for it counted in.
+const CEILINGS: Duration = Duration::from_secs(600);
 
 /// Lines of what a check said that are kept.
 const KEPT: usize = 12;
@@ -29,19 +33,33 @@ pub(super) struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// How a case is started.
-    pub(super) fn command(&self, case: &Case) -> Command {
-        let config = &case.config;
+    /// The program without settings of its environment, with so many threads.
+    fn plain(&self, threads: usize) -> Command {
         let mut command = Command::new(self.path);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("FIREBOX_") {
                 command.env_remove(name);
             }
         }
+        command.env("RAYON_NUM_THREADS", threads.to_string());
+        command
+    }
+
+    /// What the device does at most, measured in a process of its own: Linux counts to the peak memory of a program what
+    /// the process had that started it, so that this one, which starts the peer, must stay small.
+    pub(super) fn ceilings(&self) -> Result<Ceilings, String> {
+        let mut command = self.plain(rayon::current_num_threads());
+        command.args(["bench", "ceilings", "--device", self.device]);
+        told(&mut command, CEILINGS)
+    }
+
+    /// How a case is started.
+    pub(super) fn command(&self, case: &Case) -> Command {
+        let config = &case.config;
+        let mut command = self.plain(case.threads_or_all());
         if case.composed {
             command.env("FIREBOX_KERNELS", "composed");
         }
-        command.env("RAYON_NUM_THREADS", case.threads_or_all().to_string());
         command.args(["bench", "--json", "--workload", config.workload.name()]);
         command.args(["--precision", &config.precision.to_string()]);
         let numbers = [
@@ -105,12 +123,17 @@ pub(super) fn text(command: &Command) -> String {
     set.chain([program]).chain(arguments).collect::<Vec<_>>().join(" ")
 }
 
-/// The last line of JSON that a program prints within a time, or why there is none.
+/// What a program that times a case tells within a time, or why it does not.
 pub(super) fn time(command: &mut Command, within: Duration) -> Result<BenchResult, String> {
+    told(command, within)
+}
+
+/// The last line of JSON that a program prints within a time, or why there is none.
+fn told<T: DeserializeOwned>(command: &mut Command, within: Duration) -> Result<T, String> {
     let output = output(command, within)?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().rfind(|line| line.starts_with('{')).unwrap_or_default();
-    if let Ok(result) = serde_json::from_str::<BenchResult>(line) {
+    if let Ok(result) = serde_json::from_str(line) {
         return Ok(result);
     }
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -124,6 +124,11 @@ pub(super) fn step(rounds: &[BenchResult]) -> Option<Spread> {
 }
 
 impl Measurement {
+    /// Whether it was timed on a GPU.
+    pub(super) fn is_on_gpu(&self) -> bool {
+        self.rounds.iter().any(|round| !round.device.starts_with("cpu"))
+    }
+
     /// Times of a step.
     pub(super) fn step(&self) -> Option<Spread> {
         step(&self.rounds)
@@ -145,6 +150,10 @@ impl Measurement {
 /// Share by which a median may rise before that is more than noise, wherever the rounds lie.
 const TOLERANCE: f64 = 0.05;
 
+/// Rounds of both sides from which on they tell what became slower. Of as many from one distribution, every one of the
+/// second lies above every one of the first once in 20 times; of two in 6, and of one every other time.
+const ENOUGH: usize = 3;
+
 /// A case that has become slower.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regression {
@@ -154,6 +163,19 @@ pub struct Regression {
     pub before_ms: f64,
     /// And now.
     pub now_ms: f64,
+}
+
+/// A case that seems to have become slower, in too few rounds to tell it from noise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Undecided {
+    /// The case.
+    pub name: String,
+    /// Milliseconds of a step then.
+    pub before_ms: f64,
+    /// And now.
+    pub now_ms: f64,
+    /// Rounds then, and now.
+    pub rounds: [usize; 2],
 }
 
 /// A case that could be timed once and cannot any more.
@@ -180,22 +202,54 @@ impl Performance {
         self.cases.iter().filter_map(of).collect()
     }
 
-    /// The cases that have become slower than noise explains: by more than 5 %, with every round above
-    /// every round of then.
+    /// The cases that have become slower than noise explains: by more than 5 %, with every one of at least three rounds
+    /// above every one of at least three rounds of then.
     pub fn regressions(&self, before: &Self) -> Vec<Regression> {
-        let mut found = vec![];
-        for (case, other) in self.shared(before) {
-            let (Some(now), Some(then)) = (case.step(), other.step()) else { continue };
-            if now.low > then.high && now.value > then.value * (1.0 + TOLERANCE) {
-                let name = case.name.clone();
-                found.push(Regression { name, before_ms: then.value, now_ms: now.value });
-            }
-        }
-        found
+        let of = |(case, other): (&Measurement, &Measurement)| {
+            let (now, then) = slower(case, other)?;
+            let [before_ms, now_ms] = [then.value, now.value];
+            let clear = are_enough(case, other) && now.low > then.high;
+            clear.then(|| Regression { name: case.name.clone(), before_ms, now_ms })
+        };
+        self.shared(before).filter_map(of).collect()
+    }
+
+    /// The cases that are slower by more than 5 % and of which then or now there are too few rounds to tell whether noise
+    /// explains it.
+    pub fn undecided(&self, before: &Self) -> Vec<Undecided> {
+        let of = |(case, other): (&Measurement, &Measurement)| {
+            let (now, then) = slower(case, other)?;
+            let [before_ms, now_ms] = [then.value, now.value];
+            let rounds = [other, case].map(|one| one.rounds.len());
+            let undecided = Undecided { name: case.name.clone(), before_ms, now_ms, rounds };
+            Some(undecided).filter(|_| !are_enough(case, other))
+        };
+        self.shared(before).filter_map(of).collect()
+    }
+
+    /// What `--minutes` needs for rounds that are enough to tell what became slower, by the time of those that were taken.
+    pub fn minutes_for_enough(&self) -> f64 {
+        (1.2 * ENOUGH as f64 * self.seconds / self.rounds.max(1) as f64 / 60.0).ceil()
     }
 }
 
+/// Times of a case now and then, if its median rose by more than may be noise.
+fn slower(now: &Measurement, then: &Measurement) -> Option<(Spread, Spread)> {
+    let (now, then) = (now.step()?, then.step()?);
+    (now.value > then.value * (1.0 + TOLERANCE)).then_some((now, then))
+}
+
+/// Whether both have rounds enough to tell what became slower.
+fn are_enough(now: &Measurement, then: &Measurement) -> bool {
+    [now, then].iter().all(|case| case.rounds.len() >= ENOUGH)
+}
+
 impl Performance {
+    /// Whether it was measured on a GPU.
+    pub(super) fn is_on_gpu(&self) -> bool {
+        self.cases.iter().any(Measurement::is_on_gpu)
+    }
+
     /// Whether there is a time of this case.
     pub(super) fn times(&self, part: SuitePart, name: &str) -> bool {
         let same = |case: &Measurement| (case.part, &*case.name) == (part, name);
@@ -258,6 +312,8 @@ pub(super) mod tests {
             last_loss: 0.5,
             kernels: "cpu avx2".to_owned(),
             data_ms: 0.1,
+            mean_ms: Some(step_ms),
+            waiting_share: Some(0.1 / step_ms),
             sd_ms: 0.02 * step_ms,
             utilisation: Some(0.9),
             page_faults: None,
@@ -325,7 +381,7 @@ pub(super) mod tests {
         assert_eq!(names(&[103.0, 112.0, 115.0]), 0);
         assert_eq!(names(&[105.0, 105.5, 106.0]), 0);
         assert_eq!(names(&[50.0, 51.0, 52.0]), 0);
-        let other = performance(vec![measurement(SuitePart::Table, "a", &[900.0, 901.0])]);
+        let other = performance(vec![measurement(SuitePart::Table, "a", &[900.0, 901.0, 902.0])]);
         assert_eq!(other.regressions(&before), []);
         // What a quick suite calls the same has another batch.
         let mut quick = of(&[900.0, 901.0, 902.0]);
@@ -334,6 +390,27 @@ pub(super) mod tests {
         assert_eq!(of(&[1.0]).shared(&before).count(), 1);
         assert!(before.times(SuitePart::Matrix, "a") && !before.times(SuitePart::Table, "a"));
         assert!(!of(&[]).times(SuitePart::Matrix, "a"));
+    }
+
+    #[test]
+    fn too_few_rounds_of_either_side_tell_no_regression() {
+        let of = |steps: &[f64]| performance(vec![measurement(SuitePart::Matrix, "a", steps)]);
+        let found = |now: &[f64], before: &[f64]| {
+            let (now, before) = (of(now), of(before));
+            let rounds: Vec<_> = now.undecided(&before).into_iter().map(|one| one.rounds).collect();
+            (now.regressions(&before).len(), rounds)
+        };
+        let (three, slow) = ([100.0, 102.0, 104.0], [150.0, 151.0, 152.0]);
+        assert_eq!(found(&slow, &three), (1, vec![]));
+        assert_eq!(found(&slow[..1], &three[..1]), (0, vec![[1, 1]]));
+        assert_eq!(found(&slow, &three[..2]), (0, vec![[2, 3]]));
+        assert_eq!(found(&slow[..2], &three), (0, vec![[3, 2]]));
+        // It is no slower, or by as much as noise.
+        assert_eq!(found(&[104.0], &three), (0, vec![]));
+        assert_eq!(found(&[50.0], &three[..1]), (0, vec![]));
+        // Three minutes for two rounds: three take four and a half, and a fifth more is safe.
+        let all = Performance { seconds: 180.0, rounds: 2, ..of(&three) };
+        assert_eq!(all.minutes_for_enough(), 6.0);
     }
 
     #[test]

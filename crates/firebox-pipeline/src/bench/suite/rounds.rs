@@ -1,5 +1,7 @@
 //! Takes the rounds: each case once, and the peer right after it, as planned for the time that is left.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::cases::Case;
@@ -7,7 +9,7 @@ use super::peers::Torch;
 use super::plan::{by_importance, plan, whole_round};
 use super::process::{self, Program};
 use super::result::{Measurement, Peer, Performance};
-use crate::bench::Ceilings;
+use crate::bench::{BenchResult, Ceilings};
 use crate::error::PipelineError;
 
 /// Share of its time that the suite may take beyond it, before cases are left out altogether.
@@ -35,6 +37,8 @@ pub(super) struct Taking<'a> {
     pub(super) program: Program<'a>,
     pub(super) torch: Option<&'a Torch>,
     pub(super) ceilings: &'a Ceilings,
+    /// What programs take for the system's folder of temporary files. What one leaves there that is ended goes with it.
+    pub(super) scratch: &'a Path,
     pub(super) begun: Instant,
     /// Seconds that all of it may take.
     pub(super) seconds: f64,
@@ -159,6 +163,11 @@ impl Taking<'_> {
         case.seconds + if beside { self.forms() as f64 * case.peer_seconds } else { 0.0 }
     }
 
+    /// What a program tells of which so many seconds are expected.
+    fn timed(&self, mut command: Command, seconds: f64) -> Result<BenchResult, String> {
+        process::time(command.env("TMPDIR", self.scratch), within(seconds))
+    }
+
     /// Runs a case, and the peer right after it.
     fn time(&self, case: &Case, measurement: &mut Measurement, beside: bool, round: u64) {
         // What has failed would fail again.
@@ -167,7 +176,7 @@ impl Taking<'_> {
         }
         (self.say)(&format!("round {round}: {}", case.name));
         let torch = self.torch.filter(|_| beside);
-        match process::time(&mut self.program.command(case), within(case.seconds)) {
+        match self.timed(self.program.command(case), case.seconds) {
             Ok(result) => {
                 measurement.floor_ms = case.floor_ms(self.ceilings, &result);
                 // Rounds in which the peer ran too come first, so that each has its own beside it.
@@ -193,8 +202,8 @@ impl Taking<'_> {
             });
             let peer = &mut measurement.peers[place];
             if peer.error.is_none() {
-                let mut command = torch.command(case, flags, self.program.device);
-                match process::time(&mut command, within(case.peer_seconds)) {
+                let command = torch.command(case, flags, self.program.device);
+                match self.timed(command, case.peer_seconds) {
                     Ok(result) => peer.rounds.push(result),
                     Err(error) => peer.error = Some(error),
                 }

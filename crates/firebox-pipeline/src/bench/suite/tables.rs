@@ -1,12 +1,15 @@
 //! The figures of the suite as tables and charts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use firebox_eval::{Estimate, SheetChart, SheetSection, Table};
 
 use super::cases::{Axis, R1_EPOCHS, R1_WINDOWS, SuitePart};
 use super::result::{Measurement, Peer, Performance, Spread, exponent, step};
 use crate::bench::{ADDED_AIM, Share, StepParts, UPDATE_AIM};
+
+/// What is not alike on both sides where a peer is timed on a GPU.
+pub(super) const STEPS_OF_A_GPU: &str = "On a GPU, PyTorch's steps are timed one by one, each waited for before it begins and when it ends. Firebox trains without waiting: the host reads up to 32 steps at once, and their time is divided by their number. Cases that are held up by launching kernels gain by that.";
 
 /// Three digits, and no more than anybody measures.
 pub(super) fn digits(value: f64) -> String {
@@ -62,16 +65,14 @@ pub(super) fn settings(all: &Performance) -> SheetSection {
     }
     let rows = speed_ups(all).into_iter().map(|(case, speed_up)| {
         let rate = case.median(|round| Some(round.samples_per_s)).unwrap_or(f64::NAN);
-        let epoch = R1_WINDOWS as f64 / rate / 60.0;
-        let waiting = case.median(|round| {
-            let mean = round.batch as f64 * 1e3 / round.samples_per_s;
-            Some(round.data_ms / mean)
-        });
+        // An epoch has the long steps, too.
+        let sample_ms = case.median(|round| Some(round.mean_ms? / round.batch as f64));
+        let epoch = R1_WINDOWS as f64 * sample_ms.unwrap_or(f64::NAN) / 60e3;
         vec![
             case.name.clone(),
             spread(case.step()),
             digits(rate),
-            share(waiting),
+            share(case.median(|round| round.waiting_share)),
             share(case.median(|round| round.utilisation)),
             spread(Some(speed_up)),
             digits(epoch),
@@ -93,7 +94,7 @@ pub(super) fn settings(all: &Performance) -> SheetSection {
         id: "settings",
         title: "What each setting brings",
         lead: format!(
-            "R1's model (lstm-mae) at batch {batch} on windows of noise. The baseline is Burn's own operations in f32, each batch made when it is asked for; mixed precision, the loader (two threads that work ahead) and the kernels are switched on alone, then all together. An epoch has R1's {R1_WINDOWS} windows, the total {R1_EPOCHS} epochs. In parentheses: the range of the rounds."
+            "R1's model (lstm-mae) at batch {batch} on windows of noise. The baseline is Burn's own operations in f32, each batch made when it is asked for; mixed precision, the loader (two threads that work ahead) and the kernels are switched on alone, then all together. An epoch has R1's {R1_WINDOWS} windows, the total {R1_EPOCHS} epochs, both at the mean time of a step. Data overhead is the share of the time of all steps that waits for data. In parentheses: the range of the rounds."
         ),
         tables: vec![table("What each setting brings", "", &columns, rows.collect())],
         charts: vec![SheetChart::Bars {
@@ -249,8 +250,14 @@ pub(super) fn workloads(all: &Performance) -> SheetSection {
         ]
     });
     let columns = ["case", "step ms", "samples/s", "floor ms", "of it", "utilisation", "peak MiB"];
-    let note = "The floor is the products of a step at the measured peak of their type, and the optimizer's way through memory at its measured rate; `of it` is how close the step comes.";
-    let mut tables = vec![table("Steps and floors", note, &columns, rows.collect())];
+    let note = format!(
+        "The floor is the products of a step at the measured peak of their type, and the optimizer's way through memory at its measured rate; `of it` is how close the step comes.{}",
+        match all.is_on_gpu() {
+            true => " The peak is what the allocator had of the GPU's memory.",
+            false => "",
+        }
+    );
+    let mut tables = vec![table("Steps and floors", &note, &columns, rows.collect())];
     tables.push(beside(&cases));
     SheetSection {
         id: "workloads",
@@ -275,6 +282,8 @@ fn beside(cases: &[&Measurement]) -> Table {
             .and_then(|peer| Spread::of(peer.rounds.iter().filter_map(|round| round.peak_mib)));
         let own = case.median(|round| round.peak_mib);
         let memory = match (own, memory) {
+            // Pages that one allocator took, and bytes that tensors of the other had.
+            _ if case.is_on_gpu() => "–".to_owned(),
             (Some(own), Some(theirs)) => format!("{own:.0} / {:.0}", theirs.value),
             _ => "–".to_owned(),
         };
@@ -301,14 +310,32 @@ fn beside(cases: &[&Measurement]) -> Table {
         let missing = |peer: &Peer| peer.error.is_none() && peer.rounds.len() < case.rounds.len();
         case.peers.iter().any(missing)
     };
+    let on_gpu = cases.iter().any(|case| case.is_on_gpu());
+    let forms = match on_gpu {
+        true => "then PyTorch as installed",
+        false => "then PyTorch as installed, then PyTorch with glibc's allocator tuned",
+    };
     let note = format!(
-        "In turn: each round starts Firebox, then PyTorch as installed, then PyTorch with glibc's allocator tuned. A ratio is the median of the rounds' ratios.{}",
+        "In turn: each round starts Firebox, {forms}. A ratio is the median of the rounds' ratios.{}{}",
         match cases.iter().any(fewer) {
             true => " Cases that matter less have fewer rounds with it, for want of time.",
             false => "",
-        }
+        },
+        if on_gpu { of_a_gpu(cases) } else { String::new() }
     );
     table("Beside PyTorch", &note, &columns, rows.collect())
+}
+
+/// What there is to know of a comparison on a GPU.
+fn of_a_gpu(cases: &[&Measurement]) -> String {
+    let peers = cases.iter().flat_map(|case| &case.peers);
+    let rounds = peers.flat_map(|peer| &peer.rounds);
+    let cards: BTreeSet<&str> = rounds.map(|round| round.device.as_str()).collect();
+    let cards: Vec<&str> = cards.into_iter().collect();
+    format!(
+        " PyTorch ran on {}. {STEPS_OF_A_GPU} Peaks of memory are not set beside each other there: PyTorch's is of the bytes that its tensors had, and Firebox's of the pages that its allocator took.",
+        if cards.is_empty() { "nothing".to_owned() } else { cards.join(", ") }
+    )
 }
 
 /// Curves over one size each, with their exponents.
