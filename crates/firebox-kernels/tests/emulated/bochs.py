@@ -1,6 +1,7 @@
 """Mends Bochs 3.0 (a folder of its sources), so that Linux runs programs with AVX-512-BF16 and AMX on it.
 
-1. VCVTNE2PS2BF16 read its second half from beyond the register.
+1. VCVTNE2PS2BF16 read its second half from beyond the register, and VDPBF16PS its operand in memory from another place:
+   its displacement was counted in numbers, where it is in vectors.
 2. The state of tiles was saved with rows and bytes a row exchanged, with eight of sixteen rows, and only while no
    tile was used: after a switch between threads they were gone.
 3. Extended feature disable (XFD), without which Linux does not let programs use tiles: two registers, what CPUID says
@@ -34,6 +35,8 @@ mend(
         "dst.vmm16u(n) = convert_ne_fp32_to_bfloat16(op1.vmm32u(n - DWORD_ELEMENTS(len)));",
     ),
 )
+opcode = "&BX_CPU_C::VDPBF16PS_MASK_VpsHdqWdqR, BX_ISA_AVX512_BF16, OP_Vps, OP_Hdq, {}, OP_NONE"
+mend("decoder/ia_opcodes_evex.def", (opcode.format("OP_mVdq32"), opcode.format("OP_mVdq")))
 rows = "{} = BX_CPU_THIS_PTR amx->tilecfg[n].{};"
 tile = "(offset+(tile*BX_TILE_MAX_ROWS+row)*64)"
 loop = "row < {}; row++) {{\n      {}_virtual_zmmword(i->seg(), " + tile

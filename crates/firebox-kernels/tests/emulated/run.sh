@@ -39,8 +39,8 @@ rm -rf "$out/root" "$out/disk"
 mkdir -p "$out/root/bin" "$out/root/proc" "$out/root/sys" "$out/root/dev" "$out/root/tmp" "$out/disk/isolinux"
 put() { mkdir -p "$out/root$(dirname "$1")" && cp -rL "$1" "$out/root$1"; }
 for library in $(ldd "$program" 2> /dev/null | grep -o '/[^ ]*' || true); do put "$library"; done
-golden=$(realpath "$here/../golden")
-put "$golden"
+crate=$(realpath "$here/../..")
+put "$crate/tests/golden"
 cp "$program" "$out/root/program"
 strip "$out/root/program"
 cp "$(command -v busybox)" "$out/root/bin/busybox"
@@ -49,6 +49,7 @@ cp "$(command -v busybox)" "$out/root/bin/busybox"
     echo '/bin/busybox --install -s /bin'
     echo 'mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp'
     echo "export HOME=/tmp${FIREBOX_KERNELS:+ FIREBOX_KERNELS=$FIREBOX_KERNELS}"
+    echo "cd $crate"
     printf '/program'
     [ $# -eq 0 ] || printf ' %q' "$@"
     echo ' 2>&1; echo "exit status $?"; poweroff -f'
