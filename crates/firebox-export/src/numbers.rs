@@ -136,7 +136,7 @@ mod tests {
             }
             text
         };
-        let rows = "| channel | center | scale |\n|---|---|---|\n| `a\\|b` | 0.1 | 3.0 |\n| `last` | -2.5 | 1e-9 |\n| `rpm` | 1e20 | 0.25 |\n";
+        let rows = "| channel | center | scale |\n|---|---|---|\n| `a\\|b` | 0.1 | 3.0 |\n| `last` | -2.5 | 1e-9 |\n| `rpm` | 1e+20 | 0.25 |\n";
         let metadata = "`firebox.normaliser`";
         check("standard", &[rows, "standard deviation over the steps", metadata]);
         check("robust", &[rows, "interquartile range / 1.349", metadata]);

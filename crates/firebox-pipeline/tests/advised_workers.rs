@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor};
-use firebox_core::{Event, Key, Requests};
+use firebox_core::{Event, GpuSample, Key, MachineSample, Requests};
 use firebox_loader::{Batch, LoadError, LoaderConfig, Sample, Source, TrainLoader, TrainSource};
 use firebox_models::Loss;
 use firebox_monitor::{Scaling, SettingKeys, Settings, Usage, advice};
@@ -72,7 +72,13 @@ fn trained(workers: usize) -> (f64, Usage) {
     let loader = LoaderConfig { batch_size: BATCH, workers, prefetch: 4, ..Default::default() };
     let loader = TrainLoader::new(Arc::new(Asleep), loader, device.clone()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let told = Mutex::new((Vec::new(), Usage::default()));
+    let mut usage = Usage::default();
+    usage.record(&Event::StageStarted { stage: "train".to_owned() });
+    // A device that is hardly busy, so that a gain is told.
+    let gpu = GpuSample { utilisation: Some(0.01), ..GpuSample::default() };
+    let sample = MachineSample { seconds: 1.0, gpus: vec![gpu], ..MachineSample::default() };
+    usage.record(&Event::Machine(sample));
+    let told = Mutex::new((Vec::new(), usage));
     let listener = |event: &Event| {
         let mut told = told.lock().unwrap();
         if let Event::Step { milliseconds, .. } = event {
