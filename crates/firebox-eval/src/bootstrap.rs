@@ -5,6 +5,8 @@
 //! consecutive windows (Politis and Romano, "A circular block-resampling procedure for stationary
 //! data", 1992); with a block of one this is the ordinary bootstrap of Efron.
 
+use std::collections::BTreeMap;
+
 use firebox_core::Stream;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -105,6 +107,13 @@ pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
         _ if next.is_nan() => f64::NAN,
         _ => value,
     }
+}
+
+/// Whether any of these scores has an interval; of too few independent windows none has.
+pub(crate) fn have_intervals<'a>(
+    mut scores: impl Iterator<Item = &'a BTreeMap<Metric, Estimate>>,
+) -> bool {
+    scores.any(|metrics| metrics.values().any(Estimate::has_interval))
 }
 
 /// How windows are drawn again.

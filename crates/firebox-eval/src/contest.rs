@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
+use crate::bootstrap::have_intervals;
 use crate::text::{capitalised, count, list, percent, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, TOO_FEW, conclusion, percent_interval};
 use crate::{
@@ -144,8 +145,7 @@ impl Contest {
 
     /// Whether any score has an interval; of too few independent windows none has.
     fn has_intervals(&self) -> bool {
-        let mut scores = self.standings.iter().flat_map(|standing| standing.metrics.values());
-        scores.any(Estimate::has_interval)
+        have_intervals(self.standings.iter().map(|standing| &standing.metrics))
     }
 
     /// The trained classifiers that beat every baseline, each by an interval above zero.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use firebox_core::{Event, Listener, Stream, count, quoted};
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::{FEWEST_BLOCKS, bound_when_all_agree};
+use crate::bootstrap::{FEWEST_BLOCKS, bound_when_all_agree, have_intervals};
 use crate::probe::{HeadPredictions, fit_and_predict};
 use crate::verdict::FEWEST_WINDOWS;
 use crate::{
@@ -175,12 +175,8 @@ impl Evaluation {
 
     /// Whether any score has an interval; of too few independent windows none has.
     pub fn has_intervals(&self) -> bool {
-        have_intervals(&self.scores)
+        have_intervals(self.scores.iter().map(|score| &score.metrics))
     }
-}
-
-fn have_intervals(scores: &[Score]) -> bool {
-    scores.iter().flat_map(|score| score.metrics.values()).any(Estimate::has_interval)
 }
 
 /// Runs every probe, on the pre-trained features, on raw windows, and on random encoders whose
@@ -327,7 +323,8 @@ fn measure(
     let support: Vec<u64> = (0..count).map(|class| confusion.row(class).iter().sum()).collect();
     warnings.extend(coverage_warnings(classes, parts, &support));
     let units = together.units.iter().max().map(|last| *last as usize + 1);
-    warnings.extend(few_windows(truth.len(), block, units, have_intervals(&scores)));
+    let has_intervals = have_intervals(scores.iter().map(|score| &score.metrics));
+    warnings.extend(few_windows(truth.len(), block, units, has_intervals));
     let answer = |(&(subject, head), own): (&(Subject, Option<Head>), Predictions)| Answer {
         subject,
         head,
@@ -588,7 +585,7 @@ mod tests {
         let mut report = crate::Report::new("few", "", verdict(Some(&few), None));
         report.judge(Some(few), None);
         let text = report.markdown();
-        assert!(text.contains("They are too few for intervals."), "{text}");
+        assert!(text.contains("The test windows are too few for intervals."), "{text}");
         assert!(text.contains("on the same windows, which are too few for intervals."), "{text}");
         assert!(!text.contains("In parentheses") && !text.contains("in parentheses"), "{text}");
         let rough = run(&EvalConfig { block: Some(30), ..config }, [3.0, 1.0, 0.5]);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::bound_when_all_agree;
+use crate::bootstrap::{bound_when_all_agree, have_intervals};
 use crate::text::{count, list, percent, points, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, conclusion, percent_interval};
 use crate::{
@@ -237,8 +237,8 @@ impl FewLabels {
             );
             return Verdict { outcome: Outcome::NotMeasured, sentence };
         }
-        let mut scores = self.shares.iter().flat_map(|share| &share.arms);
-        let range = match scores.any(|arm| arm.metrics.values().any(Estimate::has_interval)) {
+        let arms = self.shares.iter().flat_map(|share| &share.arms);
+        let range = match have_intervals(arms.map(|arm| &arm.metrics)) {
             true if self.shares.len() > 1 => format!(
                 " ({}s; of differences {}s, which hold for all shares together)",
                 percent_interval(self.confidence),

@@ -273,8 +273,7 @@ impl ModelCard {
         rows.push(("Written by", format!("Firebox {}", self.firebox)));
         let mut out = format!("# {}\n\n{files}\n\n| | |\n|---|---|\n", self.run);
         for (name, value) in rows {
-            let value = value.replace('|', "\\|").replace('\n', " ");
-            let _ = writeln!(out, "| {name} | {value} |");
+            let _ = writeln!(out, "| {name} | {} |", numbers::cell(&value));
         }
         if !self.scores.is_empty() {
             out += "\n## Scores\n\n";
@@ -320,7 +319,7 @@ impl ModelCard {
     }
 
     /// The name of a channel of the card, or its place where there is none.
-    fn channel_name(&self, place: usize) -> String {
+    pub fn channel_name(&self, place: usize) -> String {
         self.channels.get(place).map_or_else(|| place.to_string(), |channel| channel.name.clone())
     }
 

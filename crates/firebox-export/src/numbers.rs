@@ -78,8 +78,13 @@ fn table(
     );
     for (place, name) in names.enumerate() {
         let own: Vec<String> = numbers.iter().map(|number| of[place][number].to_string()).collect();
-        let _ = writeln!(text, "| `{}` | {} |", name.replace('|', "\\|"), own.join(" | "));
+        let _ = writeln!(text, "| `{}` | {} |", cell(&name), own.join(" | "));
     }
+}
+
+/// A text as it may stand within a row of a table.
+pub(crate) fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
 }
 
 /// What becomes of a value `x`.

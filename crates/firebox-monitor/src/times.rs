@@ -112,12 +112,6 @@ impl StepTimes {
         }
     }
 
-    /// How many times as fast steps would be at most if data were always there. None where it is not known how busy a
-    /// GPU was while they waited.
-    fn most(&self, device: StepDevice) -> Option<f64> {
-        Some(self.seconds() / self.pace(device)?.max(f64::MIN_POSITIVE))
-    }
-
     /// The share of them that waits for data.
     pub(crate) fn waiting_share(&self) -> f64 {
         self.waiting / self.seconds()
@@ -165,25 +159,26 @@ impl StepTimes {
             return format!("{} ({} of a step)", largest.1, percent(largest.0 / all));
         }
         // Waiting can be taken away whole, and the rest cannot, so it counts before it is the largest.
-        let gain = self.most(device).map(significant);
-        match (device, gain) {
-            (StepDevice::Gpu(Some(busy)), _) if device.is_busy() => format!(
-                "the device ({} of a step waits for data, while it computes: it was busy {} of the time)",
-                percent(data),
-                percent(busy)
-            ),
-            (StepDevice::Gpu(_), None) => format!(
-                "data or the device ({} of a step waits for data, and how much of that the device computed is not known)",
-                percent(data)
-            ),
-            (StepDevice::Gpu(_), Some(gain)) => {
-                format!("data: steps would be at most {gain} times as fast if it were always there")
+        let at_most = match device {
+            StepDevice::Gpu(Some(busy)) if device.is_busy() => {
+                return format!(
+                    "the device ({} of a step waits for data, while it computes: it was busy {} of the time)",
+                    percent(data),
+                    percent(busy)
+                );
             }
-            (StepDevice::Processor, gain) => format!(
-                "data: steps would be {} times as fast if it were always there",
-                gain.unwrap_or_default()
-            ),
-        }
+            StepDevice::Gpu(None) => {
+                return format!(
+                    "data or the device ({} of a step waits for data, and how much of that the device computed is not known)",
+                    percent(data)
+                );
+            }
+            StepDevice::Gpu(Some(_)) => "at most ",
+            StepDevice::Processor => "",
+        };
+        let pace = self.pace(device).unwrap_or_default().max(f64::MIN_POSITIVE);
+        let gain = significant(all / pace);
+        format!("data: steps would be {at_most}{gain} times as fast if it were always there")
     }
 
     /// Whether batches are filled by threads.

@@ -333,6 +333,11 @@ impl Usage {
         (seconds > 0.0).then(|| (busy / seconds).clamp(0.0, 1.0))
     }
 
+    /// Takes how busy the GPU was from the run that this training is within: its own log says nothing of it.
+    pub fn on_the_gpu_of(&mut self, run: &Self) {
+        self.gpu_busy = run.gpu_busy;
+    }
+
     /// What steps were computed on, with what is known of how busy that was.
     pub(crate) fn step_device(&self, on_gpu: bool) -> StepDevice {
         if on_gpu { StepDevice::Gpu(self.gpu_share()) } else { StepDevice::Processor }

@@ -40,7 +40,7 @@ pub(crate) fn complete(
         report.record(event);
         usage.record(event);
     })?;
-    let trainings = trainings(run, work);
+    let trainings = trainings(run, work, &usage);
     report.machine = machine(&usage, &trainings, &run.device.backend);
     report.advice = advice(&usage, &trainings, run, path);
     settle(&mut report, &attempts, path);
@@ -116,7 +116,7 @@ fn machine(usage: &Usage, trainings: &[Training], backend: &str) -> Machine {
         1 => "the training within the run".to_owned(),
         count => format!("{count} trainings within the run"),
     };
-    let within = went(&whose, timings_of_trainings(trainings, usage));
+    let within = went(&whose, timings_of_trainings(trainings));
     Machine {
         notes: note.into_iter().chain(own).chain(within).collect(),
         measures: measures.collect(),
@@ -142,14 +142,15 @@ fn memory(usage: &Usage) -> Option<Chart> {
     })
 }
 
-/// What the histories of the trainings within a run tell.
-fn trainings(run: &Run<'_>, work: &Work<'_>) -> Vec<Training> {
+/// What the histories of the trainings within a run tell, of which the log of all is given.
+fn trainings(run: &Run<'_>, work: &Work<'_>, all: &Usage) -> Vec<Training> {
     let parts = work.parts.lock().unwrap_or_else(PoisonError::into_inner);
     let told = parts.iter().filter_map(|part| {
         // Advice and times are all that a history that cannot be read costs.
         let history = History::read(&sub::path(work, &part.name)).ok()?;
         let mut usage = Usage::default();
         history.tell(&mut |event| usage.record(event));
+        usage.on_the_gpu_of(all);
         let settings = settings(run, &part.config, part.batch_size, part.keys);
         let divided = is_divided(&sub::path(work, &part.name));
         let stopped_early = part.outcome == Outcome::StoppedEarly;

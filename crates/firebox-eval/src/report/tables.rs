@@ -49,7 +49,7 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
             percent_interval(evaluation.confidence),
             grouped(f64::from(evaluation.resamples))
         ),
-        false => "They are too few for intervals.".to_owned(),
+        false => "The test windows are too few for intervals.".to_owned(),
     };
     let note = format!(
         "Measured on {} of the test part; probes were fitted on {} training{validated}. {intervals}",

@@ -10,6 +10,7 @@ pub(crate) use backward::{Normalised, batch_norm_backward};
 
 use super::dropout::{Mask, multiply_part_of};
 use super::kernels::dispatch;
+use super::norm::corrected;
 use super::simd::Simd;
 use super::{CpuKernels, Shared, each_task, zeros};
 
@@ -74,19 +75,19 @@ impl Affine {
 /// 1979.
 pub(crate) fn statistics(kernels: CpuKernels, x: &[f32], width: usize) -> Statistics {
     let blocks = x.len().div_ceil(ROWS * width);
-    let mut sums = vec![0.0; blocks * 2 * width];
+    let mut sums = vec![0.0; blocks * 3 * width];
     let shared = Shared::new(&mut sums);
     each_task(blocks, x.len(), |block| {
         let rows = &x[block * ROWS * width..x.len().min((block + 1) * ROWS * width)];
         // SAFETY: the sums of a block are its own.
-        let sums = unsafe { shared.part(block * 2 * width, 2 * width) };
+        let sums = unsafe { shared.part(block * 3 * width, 3 * width) };
         moments(kernels, rows, width, sums);
     });
     let (mut mean, mut squares) = (vec![0.0_f64; width], vec![0.0_f64; width]);
     let mut count = 0.0;
-    for (block, sums) in sums.chunks_exact(2 * width).enumerate() {
+    for (block, sums) in sums.chunks_exact(3 * width).enumerate() {
         let rows = ROWS.min(x.len() / width - block * ROWS) as f64;
-        let (own_mean, own_squares) = sums.split_at(width);
+        let (own_mean, own_squares) = sums[..2 * width].split_at(width);
         let all = count + rows;
         for channel in 0..width {
             let distance = f64::from(own_mean[channel]) - mean[channel];
@@ -104,15 +105,15 @@ pub(crate) fn statistics(kernels: CpuKernels, x: &[f32], width: usize) -> Statis
 
 dispatch!(fn moments = moments_of(x: &[f32], width: usize, sums: &mut [f32]));
 
-/// The mean of each column, then its squared distances from that, summed: by two passes, of which the second corrects
-/// the mean, and the sum with it, by what the first one rounded off. Source: Chan, Golub and LeVeque, "Algorithms for
-/// computing the sample variance", 1983.
+/// The mean of each column, its squared distances from that, summed, and room: by two passes, of which the second
+/// [corrects](corrected) what the first one rounded off.
 ///
 /// # Safety
 /// That of [`Simd`], whose type only names the instructions that the loops may be compiled to.
 #[inline(always)]
 unsafe fn moments_of<S: Simd>(x: &[f32], width: usize, sums: &mut [f32]) {
-    let (mean, squares) = sums.split_at_mut(width);
+    let (mean, sums) = sums.split_at_mut(width);
+    let (squares, rest) = sums.split_at_mut(width);
     for row in x.chunks_exact(width) {
         for (mean, x) in mean.iter_mut().zip(row) {
             *mean += x;
@@ -122,9 +123,8 @@ unsafe fn moments_of<S: Simd>(x: &[f32], width: usize, sums: &mut [f32]) {
     for mean in mean.iter_mut() {
         *mean /= rows;
     }
-    let mut rest = vec![0.0; width];
     for row in x.chunks_exact(width) {
-        let sums = squares.iter_mut().zip(&mut rest).zip(mean.iter());
+        let sums = squares.iter_mut().zip(rest.iter_mut()).zip(mean.iter());
         for (((squares, rest), mean), x) in sums.zip(row) {
             let centred = x - mean;
             *squares += centred * centred;
@@ -132,12 +132,7 @@ unsafe fn moments_of<S: Simd>(x: &[f32], width: usize, sums: &mut [f32]) {
         }
     }
     for ((mean, squares), rest) in mean.iter_mut().zip(squares).zip(rest) {
-        let by = rest / rows;
-        *mean += by;
-        // What is not finite stays as it is.
-        if squares.is_finite() {
-            *squares = (*squares - rest * by).max(0.0);
-        }
+        [*mean, *squares] = corrected(*mean, *squares, *rest, rows);
     }
 }
 

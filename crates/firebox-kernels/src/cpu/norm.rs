@@ -124,8 +124,8 @@ unsafe fn forward_rows<S: Simd>(
                 squares += (x - mean) * (x - mean);
                 rest += x - mean;
             }
-            let [mean, variance] = corrected(mean, squares, rest, width as f32);
-            let scale = (variance + epsilon).sqrt().recip();
+            let [mean, squares] = corrected(mean, squares, rest, width as f32);
+            let scale = (squares / width as f32 + epsilon).sqrt().recip();
             *moments = [mean, scale];
             let (middle, factor) = (S::splat(mean), S::splat(scale));
             for at in (0..whole).step_by(S::LANES) {
@@ -145,15 +145,15 @@ unsafe fn forward_rows<S: Simd>(
     }
 }
 
-/// Mean and variance from the mean as one pass rounds it, and from the sum of squared distances from that and of the
-/// distances themselves, which is what was rounded off. Source: Chan, Golub and LeVeque, "Algorithms for computing the
+/// The mean of so many numbers, and the sum of their squared distances from it, of the mean as one pass rounds it, and
+/// of the sum of squared distances from that and of the distances themselves, which is what was rounded off. Source: Chan, Golub and LeVeque, "Algorithms for computing the
 /// sample variance", 1983.
 #[inline(always)]
-fn corrected(mean: f32, squares: f32, rest: f32, count: f32) -> [f32; 2] {
+pub(super) fn corrected(mean: f32, squares: f32, rest: f32, count: f32) -> [f32; 2] {
     let by = rest / count;
     // What is not finite stays as it is.
     let squares = if squares.is_finite() { (squares - rest * by).max(0.0) } else { squares };
-    [mean + by, squares / count]
+    [mean + by, squares]
 }
 
 /// The sum of a vector's lanes, from the first to the last.

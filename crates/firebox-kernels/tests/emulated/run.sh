@@ -13,7 +13,7 @@
 # It does about 100 million instructions a second on one processor: a hundredth of a real one. For example, what was
 # not seen on a processor of its own since (20 s to start, 3 minutes in all):
 #
-#     run.sh ~/bochs-3.0 /tmp/emulated target/release/deps/firebox_kernels-* --test-threads=1 kept_gates
+#     run.sh bochs-3.0 emulated target/release/deps/firebox_kernels-HASH --test-threads=1 kept_gates
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 here=$(dirname "$(realpath "$0")") bochs=$(realpath "$1") program=$(realpath "$3")

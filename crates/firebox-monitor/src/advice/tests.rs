@@ -505,21 +505,32 @@ fn findings_of_several_trainings_are_told_once_with_their_number() {
         other: 0.0,
     };
     let timed = [training("a", &[times(4, 0.0)]), training("b", &[times(3, 1.0), times(6, 1.0)])];
-    let went = timings_of_trainings(&timed, &Usage::default());
+    let went = timings_of_trainings(&timed);
     let went: Vec<String> = went.iter().map(|(name, text)| format!("{name} {text}")).collect();
     // 13 steps: 9 s of computing, and 2 s of waiting.
     assert_eq!(went[..3], ["steps 13", "step, mean 846 ms", "waiting for data 18.2 %"]);
     assert!(went[7].starts_with("limited by data: steps would be 1.22 times"), "{went:?}");
-    assert!(timings_of_trainings(&[training("a", &[])], &Usage::default()).is_empty());
+    assert!(timings_of_trainings(&[training("a", &[])]).is_empty());
     // Their own logs say nothing of a GPU, and that of the run does.
-    let on_gpu = timed
-        .map(|one| Training { settings: Settings { on_gpu: true, ..one.settings.clone() }, ..one });
-    let limited = |run: &Usage| timings_of_trainings(&on_gpu, run)[7].1.clone();
+    let on_gpu = |run: &Usage| {
+        timed.clone().map(|mut one| {
+            one.settings.on_gpu = true;
+            one.usage.on_the_gpu_of(run);
+            one
+        })
+    };
+    let limited = |run: &Usage| timings_of_trainings(&on_gpu(run))[7].1.clone();
+    let advised = |run: &Usage| advice_on_trainings(&on_gpu(run))[0].finding.clone();
     assert!(limited(&Usage::default()).starts_with("data or the device (18.2 %"));
+    assert!(advised(&Usage::default()).contains("is not known"));
     let mut run = Usage::default();
     run.record(&Event::StageStarted { stage: "train".to_owned() });
     run.record(&gpu_busy(0.99));
     assert!(limited(&run).starts_with("the device (18.2 %"), "{}", limited(&run));
+    assert!(advice_on_trainings(&on_gpu(&run)).is_empty());
+    run.record(&gpu_busy(0.0));
+    run.record(&gpu_busy(0.0));
+    assert!(!advised(&run).contains("is not known"), "{}", advised(&run));
     let told = |trainings: &[Training]| -> Vec<String> {
         let lines = advice_on_trainings(trainings).into_iter();
         lines.map(|advice| format!("{} -> {}", advice.finding, advice.setting)).collect()

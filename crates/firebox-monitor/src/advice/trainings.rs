@@ -3,7 +3,7 @@
 use super::learning::{divergence, overflows, plateau, skipped, still_falling};
 use super::{Advice, Settings, starvation};
 use crate::text::{percent, significant};
-use crate::times::StepTimes;
+use crate::times::{StepDevice, StepTimes};
 use crate::usage::Usage;
 
 /// One of the trainings of a run.
@@ -11,7 +11,7 @@ use crate::usage::Usage;
 pub struct Training {
     /// Its name, such as `fold-1/lstm`.
     pub name: String,
-    /// Its steps and epochs.
+    /// Its steps and epochs, and how busy the run's GPU was: see [`Usage::on_the_gpu_of`].
     pub usage: Usage,
     /// The settings that it ran with.
     pub settings: Settings,
@@ -38,9 +38,8 @@ pub fn advice_on_trainings(trainings: &[Training]) -> Vec<Advice> {
     CHECKS.iter().filter_map(|(check, least)| look(&told, *check, *least)).collect()
 }
 
-/// Where the time of the steps of all trainings went, by name and as text; nothing where none was told. `run` tells how
-/// busy a GPU was, of which their own logs say nothing.
-pub fn timings_of_trainings(trainings: &[Training], run: &Usage) -> Vec<(String, String)> {
+/// Where the time of the steps of all trainings went, by name and as text; nothing where none was told.
+pub fn timings_of_trainings(trainings: &[Training]) -> Vec<(String, String)> {
     let all: Vec<StepTimes> =
         trainings.iter().flat_map(|training| &training.usage.times).copied().collect();
     let Some(times) = StepTimes::sum(&all) else { return vec![] };
@@ -52,8 +51,9 @@ pub fn timings_of_trainings(trainings: &[Training], run: &Usage) -> Vec<(String,
         own("waiting for data", percent(times.waiting_share())),
     ];
     timings.extend(times.shares().map(|(name, share)| own(name, percent(share))));
-    let on_gpu = trainings.iter().any(|training| training.settings.on_gpu);
-    timings.push(own("limited by", times.limit(run.step_device(on_gpu))));
+    // All are of one run, and so on one device.
+    let device = trainings.iter().map(|one| one.usage.step_device(one.settings.on_gpu)).next();
+    timings.push(own("limited by", times.limit(device.unwrap_or(StepDevice::Processor))));
     timings
 }
 

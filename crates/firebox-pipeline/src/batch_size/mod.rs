@@ -298,7 +298,7 @@ fn take(
     // What a smaller batch left would not be counted for this one.
     give_back(device);
     let before = if on_cpu { memory::held() } else { free(device) };
-    let reserved = || device.device.memory_pool_usage().map_or(0, |usage| usage.bytes_reserved);
+    let reserved = || device.reserved().unwrap_or(0);
     let pools = reserved();
     memory::reset_peak();
     let precision = config.run.precision;

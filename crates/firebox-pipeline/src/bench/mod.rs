@@ -88,10 +88,6 @@ pub struct BenchResult {
     /// Mean wall-clock time of a step, milliseconds; `None` of a peer that does not tell it.
     #[serde(default)]
     pub mean_ms: Option<f64>,
-    /// Share of the time of all steps together that went by waiting for data, 0 to 1; `None` of a peer that does not
-    /// tell it.
-    #[serde(default)]
-    pub waiting_share: Option<f64>,
     /// Standard deviation of the steps, milliseconds.
     #[serde(default)]
     pub sd_ms: f64,
@@ -211,7 +207,6 @@ pub fn bench_shown(
         kernels,
         data_ms: waits.iter().sum::<f64>() / count,
         mean_ms: Some(mean),
-        waiting_share: Some(share_of(&waits, &times)),
         sd_ms: (squares / (count - 1.0).max(1.0)).sqrt(),
         utilisation,
         page_faults,
@@ -224,10 +219,12 @@ pub fn bench_shown(
     })
 }
 
-/// Sum of some figures over that of others. A mean over a median would be no share: one long wait of many steps leaves the
-/// median where it is.
-fn share_of(part: &[f64], whole: &[f64]) -> f64 {
-    part.iter().sum::<f64>() / whole.iter().sum::<f64>()
+impl BenchResult {
+    /// Share of the time of all steps that went by waiting for data, 0 to 1; `None` of a peer that does not tell it. Beside
+    /// the median it would be no share: one long wait of many steps leaves that where it is.
+    pub(crate) fn waiting_share(&self) -> Option<f64> {
+        Some(self.data_ms / self.mean_ms?)
+    }
 }
 
 /// The middle one of at least one figure in order, or of an even number the mean of the middle two.
@@ -368,12 +365,12 @@ mod tests {
     #[test]
     fn waiting_is_a_share_of_all_steps_and_not_of_the_median_one() {
         // The last of five steps waited for nearly all of its time: 190 of 240 ms.
-        let share = share_of(&[0.0, 0.0, 0.0, 0.0, 190.0], &[10.0, 10.0, 10.0, 10.0, 200.0]);
-        assert!((share - 190.0 / 240.0).abs() < 1e-12, "{share}");
         let result = bench(&small(Workload::Mlp), &ChosenDevice::named("cpu")).unwrap();
-        let (mean, share) = (result.mean_ms.unwrap(), result.waiting_share.unwrap());
+        let (mean, share) = (result.mean_ms.unwrap(), result.waiting_share().unwrap());
         assert!((result.min_ms..=result.max_ms).contains(&mean), "{result:?}");
         assert!((share - result.data_ms / mean).abs() < 1e-12 && share < 1.0, "{result:?}");
+        let waited = BenchResult { data_ms: 190.0 / 5.0, mean_ms: Some(240.0 / 5.0), ..result };
+        assert!((waited.waiting_share().unwrap() - 190.0 / 240.0).abs() < 1e-12, "{waited:?}");
     }
 
     #[test]

@@ -110,8 +110,7 @@ fn static_features(card: &ModelCard, forecast: &ForecastScaler) -> Vec<String> {
     let rule = forecast.rule();
     let scales = serde_json::to_value(forecast).unwrap_or_default();
     let of_channel = |(place, channel): (usize, &usize)| {
-        let name =
-            card.channels.get(*channel).map_or_else(|| channel.to_string(), |c| c.name.clone());
+        let name = card.channel_name(*channel);
         let scale: &Value = &scales["statics"][place];
         format!("(`{name}` − {}) / {}", scale["center"], scale["scale"])
     };

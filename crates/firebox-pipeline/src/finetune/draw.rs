@@ -94,11 +94,13 @@ impl Shares {
                 "`finetune.shares`: {share} of the labels come to the same windows as {larger}, and are left out: what is learnt from them is told of {larger}"
             ));
         }
-        let train = &in_units[0];
+        if !by_series {
+            return Self { used, told };
+        }
+        let (train, labelled) = (&in_units[0], labelled(&parts.train).len());
         let all: usize = train.iter().map(|(_, units)| units.len()).sum();
         let far = |share: &f64| {
             let (share, drawn) = (*share, mean_drawn(&parts.train, *share, by_series, seeds));
-            let labelled = labelled(&parts.train).len();
             let truly = drawn / labelled.max(1) as f64;
             let units: usize = train.iter().map(|(_, units)| taken(share, units.len())).sum();
             is_far(share, truly).then(|| {
@@ -109,7 +111,7 @@ impl Shares {
             })
         };
         let far: Vec<String> = used.iter().filter_map(far).collect();
-        if by_series && !far.is_empty() {
+        if !far.is_empty() {
             let unit = unit_name(&parts.train);
             told.push(format!(
                 "`finetune.shares`: whole {unit} are drawn, as the split is by whole {unit}, and a share is rounded to them: {}",

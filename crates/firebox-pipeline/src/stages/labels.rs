@@ -33,8 +33,8 @@ impl Run<'_> {
         let by_part = all.map(labels);
         let names = parts.train.classes();
         let without = without_labels(self.config.pipeline);
-        let ways_out = || ways_out(self.config).map(|way_out| format!("{way_out}{without}"));
-        refuse_useless(asked, names, &by_part, &ingested.checks, ways_out)?;
+        let ways_out = || ways_out(self.config);
+        refuse_useless(asked, names, &by_part, &ingested.checks, without, ways_out)?;
         self.warn_of_labels(names, &by_part);
         let windows: usize = all.iter().map(|part| part.len()).sum();
         let labelled: usize = by_part.iter().map(Vec::len).sum();
@@ -113,47 +113,39 @@ fn without_labels(pipeline: Kind) -> &'static str {
     }
 }
 
-/// What may be done about windows of which none has a class, about those that are all of one, and about classes that are
-/// none: that depends on where classes come from.
-fn ways_out(config: &PipelineConfig) -> [&'static str; 3] {
-    let column = "declare a column of classes in `data.columns.label`";
+/// What may be done about windows of which none has a class, and about those that are all of one: that depends on where
+/// classes come from.
+fn ways_out(config: &PipelineConfig) -> [&'static str; 2] {
     if config.labels.horizon() > 0 {
         return [
             "give the channel of prices the role `close` in `data.columns.channels`, or choose another horizon in `[labels]`",
             "choose another threshold or horizon in `[labels]`",
-            column,
         ];
     }
     let files = firebox_data::files(&config.data).unwrap_or_default();
     let another = "add series of another class to the files";
     match files.first().and_then(|file| Format::of_listed(file)) {
-        Some(Format::Samples) => [
-            "convert arrays that lie in a folder for each class (`firebox data convert`)",
-            another,
-            column,
-        ],
-        Some(Format::Ts) => {
-            ["give files whose series have classes (`@classLabel true`)", another, column]
+        Some(Format::Samples) => {
+            ["convert arrays that lie in a folder for each class (`firebox data convert`)", another]
         }
-        Some(Format::Market | Format::Clips) => {
-            ["let the file make several classes", "let the file make several classes", column]
-        }
+        Some(Format::Ts) => ["give files whose series have classes (`@classLabel true`)", another],
+        Some(Format::Market | Format::Clips) => ["let the file make several classes"; 2],
         _ => [
             "declare the column of classes in `data.columns.label`, lower `labels.majority.share`",
             "declare another column in `data.columns.label`",
-            column,
         ],
     }
 }
 
 /// Refuses labels that no window has, that are measurements, or that are all the same. `by_part` has those of training,
-/// validation and test. `ways_out` are looked for only then: the files say which there are.
+/// validation and test. `ways_out` are looked for only then: the files say which there are; `without` goes behind each.
 fn refuse_useless(
     asked: &str,
     names: &[String],
     by_part: &[Vec<u32>; 3],
     checks: &Checks,
-    ways_out: impl Fn() -> [String; 3],
+    without: &str,
+    ways_out: impl Fn() -> [&'static str; 2],
 ) -> Result<(), PipelineError> {
     let setting = |what: String| Err(PipelineError::Setting(what));
     let labelled: usize = by_part.iter().map(Vec::len).sum();
@@ -161,21 +153,20 @@ fn refuse_useless(
     let column = about_column(names, checks);
     if labelled == 0 {
         return setting(format!(
-            "`labels` is {asked}, and no window has a label{column}\n  {}",
+            "`labels` is {asked}, and no window has a label{column}\n  {}{without}",
             ways_out()[0]
         ));
     }
     if classes.len() > 20 && 2 * classes.len() > labelled {
         return setting(format!(
-            "`labels` is {asked}, and the {labelled} labelled windows have {} classes{column}: labels are classes, not measurements\n  {}",
-            classes.len(),
-            ways_out()[2]
+            "`labels` is {asked}, and the {labelled} labelled windows have {} classes{column}: labels are classes, not measurements\n  declare a column of classes in `data.columns.label`{without}",
+            classes.len()
         ));
     }
     if let [only] = Vec::from_iter(&classes)[..] {
         let name = names.get(*only as usize).map_or("", String::as_str);
         return setting(format!(
-            "`labels` is {asked}, and all {labelled} labelled windows are of the class `{name}`: there is nothing to tell apart\n  {}",
+            "`labels` is {asked}, and all {labelled} labelled windows are of the class `{name}`: there is nothing to tell apart\n  {}{without}",
             ways_out()[1]
         ));
     }
@@ -263,11 +254,12 @@ mod tests {
     fn labels_are_done_without_only_where_they_can_be() {
         let checks = firebox_data::Checks::default();
         let said = |pipeline| {
-            let ways_out =
-                || ["none", "one", "many"].map(|own| own.to_owned() + without_labels(pipeline));
+            let without = without_labels(pipeline);
             let by_part = [vec![0, 0], vec![], vec![0]];
             let names = ["run".to_owned()];
-            refuse_useless("last", &names, &by_part, &checks, ways_out).unwrap_err().to_string()
+            refuse_useless("last", &names, &by_part, &checks, without, || ["none", "one"])
+                .unwrap_err()
+                .to_string()
         };
         let start = "`labels` is last, and all 3 labelled windows are of the class `run`: there is nothing to tell apart\n  one";
         assert_eq!(said(Kind::Finetune), start);

@@ -313,7 +313,6 @@ pub(super) mod tests {
             kernels: "cpu avx2".to_owned(),
             data_ms: 0.1,
             mean_ms: Some(step_ms),
-            waiting_share: Some(0.1 / step_ms),
             sd_ms: 0.02 * step_ms,
             utilisation: Some(0.9),
             page_faults: None,

@@ -6,7 +6,7 @@ use firebox_eval::{Estimate, SheetChart, SheetSection, Table};
 
 use super::cases::{Axis, R1_EPOCHS, R1_WINDOWS, SuitePart};
 use super::result::{Measurement, Peer, Performance, Spread, exponent, step};
-use crate::bench::{ADDED_AIM, Share, StepParts, UPDATE_AIM};
+use crate::bench::{ADDED_AIM, BenchResult, Share, StepParts, UPDATE_AIM};
 
 /// What is not alike on both sides where a peer is timed on a GPU.
 pub(super) const STEPS_OF_A_GPU: &str = "On a GPU, PyTorch's steps are timed one by one, each waited for before it begins and when it ends. Firebox trains without waiting: the host reads up to 32 steps at once, and their time is divided by their number. Cases that are held up by launching kernels gain by that.";
@@ -72,7 +72,7 @@ pub(super) fn settings(all: &Performance) -> SheetSection {
             case.name.clone(),
             spread(case.step()),
             digits(rate),
-            share(case.median(|round| round.waiting_share)),
+            share(case.median(BenchResult::waiting_share)),
             share(case.median(|round| round.utilisation)),
             spread(Some(speed_up)),
             digits(epoch),
