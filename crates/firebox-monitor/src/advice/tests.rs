@@ -504,7 +504,9 @@ fn findings_of_several_trainings_are_told_once_with_their_number() {
         reading_back: 0.0,
         other: 0.0,
     };
-    let timed = [training("a", &[times(4, 0.0)]), training("b", &[times(3, 1.0), times(6, 1.0)])];
+    let waits = [1, 2, 3, 4].map(|at| step(at, 846.0, 154.0, 1.0));
+    let waited = [&waits[..], &[times(3, 1.0), times(6, 1.0)]].concat();
+    let timed = [training("a", &[times(4, 0.0)]), training("b", &waited)];
     let went = timings_of_trainings(&timed);
     let went: Vec<String> = went.iter().map(|(name, text)| format!("{name} {text}")).collect();
     // 13 steps: 9 s of computing, and 2 s of waiting.
@@ -527,10 +529,11 @@ fn findings_of_several_trainings_are_told_once_with_their_number() {
     run.record(&Event::StageStarted { stage: "train".to_owned() });
     run.record(&gpu_busy(0.99));
     assert!(limited(&run).starts_with("the device (18.2 %"), "{}", limited(&run));
-    assert!(advice_on_trainings(&on_gpu(&run)).is_empty());
+    assert!(advised(&run).contains("the GPU computed meanwhile"), "{}", advised(&run));
     run.record(&gpu_busy(0.0));
     run.record(&gpu_busy(0.0));
-    assert!(!advised(&run).contains("is not known"), "{}", advised(&run));
+    let idle = advised(&run);
+    assert!(!idle.contains("is not known") && !idle.contains("computed meanwhile"), "{idle}");
     let told = |trainings: &[Training]| -> Vec<String> {
         let lines = advice_on_trainings(trainings).into_iter();
         lines.map(|advice| format!("{} -> {}", advice.finding, advice.setting)).collect()
