@@ -3,7 +3,9 @@
 //! Resamples are shared by everything that is measured on the same windows, so a difference of two
 //! scores is a paired difference. Windows that overlap in time are drawn in circular blocks of
 //! consecutive windows (Politis and Romano, "A circular block-resampling procedure for stationary
-//! data", 1992); with a block of one this is the ordinary bootstrap of Efron.
+//! data", 1992); with a block of one this is the ordinary bootstrap of Efron. Where they hang together by the unit that they
+//! are of, such as a subject, whole units are drawn (the cluster bootstrap: Davison and Hinkley, "Bootstrap methods and their
+//! application", 1997, section 3.8).
 
 use std::collections::BTreeMap;
 
@@ -116,6 +118,9 @@ pub(crate) fn have_intervals<'a>(
     scores.any(|metrics| metrics.values().any(Estimate::has_interval))
 }
 
+/// Windows as runs of consecutive ones: the first of each and how many.
+pub(crate) type Unit = Vec<(usize, usize)>;
+
 /// How windows are drawn again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resampling {
@@ -129,6 +134,9 @@ pub struct Resampling {
     /// as often as its block times its unit is drawn (the pigeonhole bootstrap of two crossed factors: Owen, "The pigeonhole
     /// bootstrap", 2007). Empty: by blocks alone.
     pub units: Vec<u32>,
+    /// Units are drawn whole, as many as there are, and no blocks: where windows hang together by units alone, a block that
+    /// begins in one unit and ends in another varies less than a unit does.
+    pub whole_units: bool,
     /// Share of the resamples within an interval.
     pub confidence: f64,
 }
@@ -138,10 +146,14 @@ impl Resampling {
     ///
     /// The `resample`-th one is the same on any number of threads.
     pub fn indices(&self, windows: usize, resample: u32) -> Vec<u32> {
-        let blocks = self.blocks(windows, resample).into_iter();
+        self.indices_of(self.units_to_draw().as_deref(), windows, resample)
+    }
+
+    fn indices_of(&self, whole: Option<&[Unit]>, windows: usize, resample: u32) -> Vec<u32> {
+        let blocks = self.blocks(whole, windows, resample).into_iter();
         let drawn = blocks
             .flat_map(|(start, length)| (start..start + length).map(|at| (at % windows) as u32));
-        if self.units.is_empty() {
+        if whole.is_some() || self.units.is_empty() {
             return drawn.collect();
         }
         let drawn: Vec<u32> = drawn.collect();
@@ -166,10 +178,33 @@ impl Resampling {
         Self { resamples, ..self }
     }
 
+    /// The units that are drawn whole, if they are.
+    pub(crate) fn units_to_draw(&self) -> Option<Vec<Unit>> {
+        if !self.whole_units || self.units.is_empty() {
+            return None;
+        }
+        let count = self.units.iter().max().map_or(0, |last| *last as usize + 1);
+        let mut all: Vec<Unit> = vec![vec![]; count];
+        for (window, unit) in self.units.iter().enumerate() {
+            let own = &mut all[*unit as usize];
+            match own.last_mut().filter(|(start, length)| *start + *length == window) {
+                Some((_, length)) => *length += 1,
+                None => own.push((window, 1)),
+            }
+        }
+        all.retain(|unit| !unit.is_empty());
+        Some(all)
+    }
+
     /// The same as blocks: first window and length. A block that reaches beyond the last window goes
-    /// on with the first.
-    fn blocks(&self, windows: usize, resample: u32) -> Vec<(usize, usize)> {
+    /// on with the first. `whole` are the units that are drawn in their place, if they are.
+    fn blocks(&self, whole: Option<&[Unit]>, windows: usize, resample: u32) -> Unit {
         let mut draws = self.stream.substream(u64::from(resample)).draws();
+        if let Some(units) = whole {
+            let count = units.len() as u64;
+            let drawn = (0..count).map(|_| draws.below(count) as usize);
+            return drawn.flat_map(|unit| units[unit].iter().copied()).collect();
+        }
         let block = self.block.clamp(1, windows.max(1));
         (0..windows)
             .step_by(block)
@@ -184,11 +219,12 @@ impl Resampling {
         windows: usize,
         statistic: impl Fn(&[(usize, usize)], Stream) -> T + Sync,
     ) -> Vec<T> {
+        let whole = self.units_to_draw();
         (0..self.resamples)
             .into_par_iter()
             .map(|resample| {
                 let own = self.stream.substream(u64::MAX).substream(u64::from(resample));
-                statistic(&self.blocks(windows, resample), own)
+                statistic(&self.blocks(whole.as_deref(), windows, resample), own)
             })
             .collect()
     }
@@ -200,12 +236,13 @@ impl Resampling {
         windows: usize,
         statistic: impl Fn(&[u32], Stream) -> T + Sync,
     ) -> Vec<T> {
+        let whole = self.units_to_draw();
         (0..self.resamples)
             .into_par_iter()
             .map(|resample| {
                 // Substreams of resamples occupy 0..resamples; the second level has its own.
                 let own = self.stream.substream(u64::MAX).substream(u64::from(resample));
-                statistic(&self.indices(windows, resample), own)
+                statistic(&self.indices_of(whole.as_deref(), windows, resample), own)
             })
             .collect()
     }
@@ -262,7 +299,9 @@ pub struct Comparison {
 
 impl Comparison {
     /// Measures every classifier on the windows and on every resample of them. A classifier with
-    /// several runs gets its runs resampled too, so that its interval covers both sources of chance.
+    /// several runs gets its runs resampled too, so that its interval covers both sources of chance. Their mean is moved away
+    /// from that of all by the root of `n / (n − 1)`, as few drawn ones vary less than seeds do (Davison and Hinkley, "Bootstrap
+    /// methods and their application", 1997, section 2.3).
     ///
     /// # Panics
     ///
@@ -296,7 +335,7 @@ impl Comparison {
                     };
                     let drawn: Vec<Metrics> = (0..runs).map(&mut one).collect();
                     let apart = (runs > 1).then(|| [one(0), mean(&all)]);
-                    (mean(&drawn), apart)
+                    (of_seeds(&mean(&drawn), &mean(&all), runs), apart)
                 };
                 classifiers.iter().zip(0..).map(of).unzip::<_, _, Vec<_>, Vec<_>>()
             });
@@ -312,7 +351,9 @@ impl Comparison {
 
     /// A metric of one classifier.
     pub fn estimate(&self, classifier: usize, metric: Metric) -> Estimate {
-        self.interval(|metrics| metric.of(&metrics[classifier]))
+        let own = self.interval(|metrics| metric.of(&metrics[classifier]));
+        // Seeds that differ may be moved beyond what a metric can be.
+        Estimate { low: own.low.clamp(0.0, 1.0), high: own.high.clamp(0.0, 1.0), ..own }
     }
 
     /// A metric of one classifier minus that of another, paired window by window.
@@ -339,10 +380,8 @@ impl Comparison {
         Estimate::from_resamples(difference(&self.values), &resampled, self.confidence)
     }
 
-    /// Runs lie closer to their own mean than to that of all seeds, by the root of `(n − 1) / n`.
     fn widening(&self, classifier: usize) -> f64 {
-        let runs = self.runs.get(classifier).copied().unwrap_or(1) as f64;
-        if runs > 1.0 { (runs / (runs - 1.0)).sqrt() } else { 1.0 }
+        widening(self.runs.get(classifier).copied().unwrap_or(1))
     }
 
     fn interval(&self, of: impl Fn(&[Metrics]) -> f64) -> Estimate {
@@ -360,9 +399,28 @@ fn drawn_confusion(classes: usize, truth: &[u32], run: &[u32], indices: &[u32]) 
     Confusion { classes, counts }
 }
 
+/// How much farther runs lie from the mean of all seeds than from their own: the root of `n / (n − 1)`, or 1 of a single run, of
+/// which no spread is known.
+pub(crate) fn widening(runs: usize) -> f64 {
+    let runs = runs as f64;
+    if runs > 1.0 { (runs / (runs - 1.0)).sqrt() } else { 1.0 }
+}
+
 fn mean(runs: &[Metrics]) -> Metrics {
     let count = runs.len().max(1) as f64;
-    let of = |metric: Metric| runs.iter().map(|run| metric.of(run)).sum::<f64>() / count;
+    each_metric(|metric| runs.iter().map(|run| metric.of(run)).sum::<f64>() / count)
+}
+
+/// The mean of drawn runs, as far from that of all as the mean of as many seeds is from that of every seed.
+fn of_seeds(drawn: &Metrics, all: &Metrics, runs: usize) -> Metrics {
+    if runs < 2 {
+        return *drawn;
+    }
+    let by = widening(runs);
+    each_metric(|metric| metric.of(all) + by * (metric.of(drawn) - metric.of(all)))
+}
+
+fn each_metric(of: impl Fn(Metric) -> f64) -> Metrics {
     Metrics {
         accuracy: of(Metric::Accuracy),
         balanced_accuracy: of(Metric::BalancedAccuracy),
@@ -392,6 +450,7 @@ mod tests {
             resamples: 4000,
             block,
             units: vec![],
+            whole_units: false,
             confidence: 0.95,
         }
     }
@@ -492,6 +551,81 @@ mod tests {
     }
 
     #[test]
+    fn seeds_vary_in_a_resample_as_they_do_for_themselves() {
+        // Four runs that are right for 900, 700, 500 and 300 of 1000 windows: accuracies with the unbiased variance 1/15. Windows
+        // are alike in every run but for which are right, so drawn ones add about 0.6 · 0.4 / 1000 at most.
+        let truth = vec![0; 1000];
+        let run = |right: usize| (0..1000).map(|i| u32::from(i >= right)).collect::<Vec<u32>>();
+        let several = Predictions { runs: vec![run(900), run(700), run(500), run(300)] };
+        let comparison = Comparison::new(&resampling(1), 2, &truth, &[several]);
+        let values = comparison.resampled.iter().map(|all| Metric::Accuracy.of(&all[0]));
+        let values: Vec<f64> = values.collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let square: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let variance = square / values.len() as f64;
+        // The variance of the mean of four seeds is 1/60; drawn without a correction, it is 3/4 of that.
+        assert!((mean - 0.6).abs() < 0.01, "{mean}");
+        assert!((0.0155..0.0182).contains(&variance), "{variance}");
+    }
+
+    #[test]
+    fn an_interval_of_a_share_ends_at_what_a_share_can_be() {
+        let truth = vec![0; 1000];
+        let run = |right: usize| (0..1000).map(|i| u32::from(i >= right)).collect::<Vec<u32>>();
+        let several = Predictions { runs: vec![run(1000), run(800)] };
+        let comparison = Comparison::new(&resampling(1), 2, &truth, &[several]);
+        // Both drawn runs being the first, 0.9 + √2 · 0.1 is more than all.
+        let found = comparison.estimate(0, Metric::Accuracy);
+        assert!(found.high == 1.0 && found.low < 0.78, "{found:?}");
+    }
+
+    #[test]
+    fn whole_units_are_drawn_in_place_of_blocks() {
+        // Three units of one, two and four windows, that of two in two places.
+        let units = vec![0, 1, 2, 2, 2, 2, 1];
+        let own = Resampling { units, whole_units: true, ..resampling(2) };
+        let mut times = [0usize; 3];
+        for resample in 0..600 {
+            let drawn = own.indices(7, resample);
+            let mut counts = [0usize; 7];
+            drawn.iter().for_each(|at| counts[*at as usize] += 1);
+            // All windows of a unit come equally often, and three units are drawn.
+            assert!(counts[1] == counts[6] && counts[2..6].iter().all(|n| *n == counts[2]));
+            assert_eq!(counts[0] + counts[1] + counts[2], 3);
+            // The first window of each unit.
+            times.iter_mut().zip(counts).for_each(|(sum, own)| *sum += own);
+        }
+        // 600 times three draws of three: 600 of each, with a standard deviation of 20.
+        assert!(times.iter().all(|drawn| (500..700).contains(drawn)), "{times:?}");
+        let halves = Resampling { units: (0..12).map(|at| at / 2).collect(), ..own };
+        for half in halves.map_halves(12, <[u32]>::to_vec) {
+            let has = |at: u32| half.contains(&at);
+            assert!(half.len() == 6 && (0..6).all(|unit| has(2 * unit) == has(2 * unit + 1)));
+        }
+    }
+
+    #[test]
+    fn intervals_of_whole_units_hold_the_truth_where_blocks_through_them_do_not() {
+        // Sixty subjects of ten windows, all of one alike: the mean of sixty values.
+        let (subjects, each, rounds) = (60, 10, 300u64);
+        let [mut whole, mut blocks] = [0u32; 2];
+        for round in 0..rounds {
+            let mut draws = Stream::new(round, "subjects").draws();
+            let own: Vec<f64> = (0..subjects).map(|_| draws.normal()).collect();
+            let values: Vec<f64> = (0..subjects * each).map(|at| own[at / each]).collect();
+            let units = (0..subjects * each).map(|at| (at / each) as u32).collect();
+            let stream = Stream::new(round, "resamples");
+            let by_blocks = Resampling { stream, resamples: 400, ..resampling(each) };
+            let by_units = Resampling { units, whole_units: true, ..by_blocks.clone() };
+            let holds = |found: Estimate| u32::from(found.low <= 0.0 && 0.0 <= found.high);
+            whole += holds(by_units.mean(&values));
+            blocks += holds(by_blocks.mean(&values));
+        }
+        // 95 % of 300 is 285; blocks have two thirds of the variance: 89 %, 267.
+        assert!(whole >= 267 && blocks + 3 <= whole, "{whole} {blocks}");
+    }
+
+    #[test]
     fn one_more_seed_is_seldom_called_better_than_the_others() {
         // Six encoders of one kind, whose accuracies differ by their seeds: the first against the others.
         let (windows, rounds) = (1000, 200);
@@ -506,8 +640,7 @@ mod tests {
             let own = Predictions::single(run());
             let others = Predictions { runs: (0..5).map(|_| run()).collect() };
             let stream = Stream::new(round, "resamples");
-            let resampling =
-                Resampling { stream, resamples: 300, block: 1, units: vec![], confidence: 0.95 };
+            let resampling = Resampling { stream, resamples: 300, ..resampling(1) };
             let comparison = Comparison::new(&resampling, 2, &truth, &[own, others]);
             let metric = Metric::Accuracy;
             let [one, plain] =

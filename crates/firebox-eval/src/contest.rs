@@ -98,6 +98,7 @@ pub fn contest(
         resamples: config.resamples,
         block,
         units: together.units_in_order(),
+        whole_units: together.whole_units,
         confidence: config.confidence,
     };
     let predictions: Vec<Predictions> = contenders
@@ -108,19 +109,26 @@ pub fn contest(
     let trained = contenders.iter().filter(|contender| !contender.baseline).count();
     let lead_confidence = 1.0 - (1.0 - config.confidence) / trained.max(1) as f64;
     let strict = comparison.at(lead_confidence);
+    let independent = truth.len() as f64 / block as f64;
+    let score = |at: usize, metric: Metric| {
+        comparison.estimate(at, metric).unless_all_agree(independent, config.confidence)
+    };
     let standing = |(at, contender): (usize, &Contender)| Standing {
         name: contender.name.clone(),
         baseline: contender.baseline,
-        metrics: Metric::ALL.map(|metric| (metric, comparison.estimate(at, metric))).into(),
+        metrics: Metric::ALL.map(|metric| (metric, score(at, metric))).into(),
         confusion: Confusion::of(classes.len(), truth, &predictions[at].runs[0]),
     };
     let mut leads = Vec::new();
     for (at, contender) in contenders.iter().enumerate().filter(|(_, c)| !c.baseline) {
         for (other, baseline) in contenders.iter().enumerate().filter(|(_, c)| c.baseline) {
+            let agree =
+                [at, other].map(|place| comparison.estimate(place, config.metric).low == 1.0);
+            let difference = strict.difference(at, other, config.metric);
             leads.push(Lead {
                 name: contender.name.clone(),
                 baseline: baseline.name.clone(),
-                difference: strict.difference(at, other, config.metric),
+                difference: difference.unless_either_agrees(agree, independent, lead_confidence),
             });
         }
     }
@@ -357,6 +365,21 @@ mod tests {
         let told: Vec<(&str, &str)> =
             told.iter().map(|score| (score.metric.as_str(), score.model.as_str())).collect();
         assert_eq!(told, [("accuracy", "lstm"), ("accuracy", "mlp")]);
+    }
+
+    #[test]
+    fn all_right_is_no_certainty() {
+        let skills = [("lstm", false, 1.0), ("logistic", true, 1.0)];
+        // scipy.stats.binomtest(40, 40).proportion_ci(0.95, "exact").low, and the same of 5 of 5: 0.025^(1/5).
+        for (block, least) in [(1, 0.911_902_8), (8, 0.478_176_2)] {
+            let found = measured(&skills, 40, block);
+            let score = found.standings[0].metrics[&Metric::Accuracy];
+            assert!((score.low - least).abs() < 1e-6 && score.high == 1.0, "{score:?}");
+            let lead = found.leads[0].difference;
+            assert_eq!(lead.value, 0.0);
+            assert!((lead.low - (least - 1.0)).abs() < 1e-6, "{lead:?}");
+            assert!((lead.high - (1.0 - least)).abs() < 1e-6, "{lead:?}");
+        }
     }
 
     #[test]

@@ -307,6 +307,7 @@ fn measure(
         resamples: config.resamples,
         block,
         units: together.units_in_order(),
+        whole_units: together.whole_units,
         confidence: config.confidence,
     };
     let comparison = Comparison::new(&resampling, count, truth, &classifiers);
@@ -322,9 +323,8 @@ fn measure(
     let confusion = Confusion::of(count, truth, &classifiers[0].runs[0]);
     let support: Vec<u64> = (0..count).map(|class| confusion.row(class).iter().sum()).collect();
     warnings.extend(coverage_warnings(classes, parts, &support));
-    let units = together.units.iter().max().map(|last| *last as usize + 1);
     let has_intervals = have_intervals(scores.iter().map(|score| &score.metrics));
-    warnings.extend(few_windows(truth.len(), block, units, has_intervals));
+    warnings.extend(few_windows(truth.len(), together, has_intervals));
     let answer = |(&(subject, head), own): (&(Subject, Option<Head>), Predictions)| Answer {
         subject,
         head,
@@ -460,19 +460,21 @@ fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<
 
 /// What is said of few independent test windows. `units` are those whose windows hang together beside those of a block, if
 /// there are any.
-fn few_windows(
-    windows: usize,
-    block: usize,
-    units: Option<usize>,
-    has_intervals: bool,
-) -> Option<String> {
+fn few_windows(windows: usize, together: &Together, has_intervals: bool) -> Option<String> {
+    let block = together.block;
     let independent = windows / block;
     let windows = count(windows as u64, "test window");
     let in_blocks = || {
         let independent = count(independent as u64, "independent one");
-        format!("{windows} in blocks of {block} are only {independent}")
+        match together.whole_units {
+            true => format!(
+                "{windows} of whole series or groups, {block} of each in the mean, are only {independent}"
+            ),
+            false => format!("{windows} in blocks of {block} are only {independent}"),
+        }
     };
     let none = format!("there are no intervals, which take at least {FEWEST_BLOCKS}");
+    let units = together.units.iter().max().map(|last| *last as usize + 1);
     match units {
         _ if has_intervals => {
             (independent < FEWEST_WINDOWS).then(|| format!("{}: intervals are rough", in_blocks()))
@@ -596,12 +598,21 @@ mod tests {
                 .iter()
                 .any(|said| said.ends_with("10 independent ones: intervals are rough"))
         );
+        let of = |units: u32| {
+            let units = (0..300).map(|window| window % units).collect();
+            Together { units, ..Together::every(1) }
+        };
         assert_eq!(
-            few_windows(300, 1, Some(3), false).unwrap(),
+            few_windows(300, &of(3), false).unwrap(),
             "300 test windows are of 3 units, whose windows hang together: there are no intervals, which take at least 5"
         );
-        assert_eq!(few_windows(300, 1, Some(30), true), None);
-        assert_eq!(few_windows(300, 1, None, true), None);
+        assert_eq!(few_windows(300, &of(30), true), None);
+        assert_eq!(few_windows(300, &Together::every(1), true), None);
+        let whole = Together { block: 100, whole_units: true, ..of(3) };
+        assert_eq!(
+            few_windows(300, &whole, false).unwrap(),
+            "300 test windows of whole series or groups, 100 of each in the mean, are only 3 independent ones: there are no intervals, which take at least 5"
+        );
     }
 
     #[test]

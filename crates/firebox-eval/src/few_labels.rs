@@ -170,6 +170,7 @@ impl FewLabels {
             resamples: config.resamples,
             block,
             units: together.units_in_order(),
+            whole_units: together.whole_units,
             confidence: config.confidence,
         };
         let count = classes.len();

@@ -9,27 +9,31 @@
 
 use rayon::prelude::*;
 
-use crate::bootstrap::{FEWEST_BLOCKS, quantile};
+use crate::bootstrap::{FEWEST_BLOCKS, Unit, quantile};
 use crate::{Estimate, Resampling};
 
 impl Resampling {
     /// Evaluates a statistic on random halves of the windows, in parallel: every second block of them,
-    /// at random, without replacement. Nothing where there are fewer than five blocks, too few for an interval.
+    /// at random, without replacement, or every second unit where these are drawn whole. Nothing where there are fewer than
+    /// five of them, too few for an interval.
     pub fn map_halves<T: Send>(
         &self,
         windows: usize,
         statistic: impl Fn(&[u32]) -> T + Sync,
     ) -> Vec<T> {
         let block = self.block.clamp(1, windows.max(1));
-        let blocks = windows.div_ceil(block);
-        if blocks < FEWEST_BLOCKS {
+        let in_blocks = (0..windows).step_by(block).map(|at| vec![(at, block.min(windows - at))]);
+        let blocks: Vec<Unit> = self.units_to_draw().unwrap_or_else(|| in_blocks.collect());
+        // Units of unlike sizes are as good as fewer.
+        if blocks.len().min(windows.div_ceil(block)) < FEWEST_BLOCKS {
             return vec![];
         }
         let half = |resample| {
-            let mut drawn: Vec<usize> = (0..blocks).collect();
+            let mut drawn: Vec<usize> = (0..blocks.len()).collect();
             self.stream.substream(resample).draws().shuffle(&mut drawn);
-            let of = |at: &usize| at * block..((at + 1) * block).min(windows);
-            let indices = drawn[..blocks / 2].iter().flat_map(of);
+            let of = |at: &usize| blocks[*at].iter().copied();
+            let runs = drawn[..blocks.len() / 2].iter().flat_map(of);
+            let indices = runs.flat_map(|(start, length)| start..start + length);
             statistic(&indices.map(|index| index as u32).collect::<Vec<u32>>())
         };
         (0..u64::from(self.resamples)).into_par_iter().map(half).collect()
@@ -67,6 +71,7 @@ mod tests {
             resamples,
             block,
             units: vec![],
+            whole_units: false,
             confidence: 0.95,
         }
     }

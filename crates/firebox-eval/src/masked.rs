@@ -59,7 +59,7 @@ pub fn reconstruct<M: Pretrain>(
         let masked = weights.during(|| masked_windows(model, &batch, &own, masks));
         for (place, mut window) in batch.indices.iter().zip(masked) {
             if let Some(held_out) = &sources.held_out {
-                window.filled = filled(held_out, window.index, sources.channels.len());
+                add_filled(held_out, &mut window, sources.channels.len());
             }
             tally.add(&window)?;
             if kept.contains(place) {
@@ -78,16 +78,19 @@ pub fn reconstruct<M: Pretrain>(
     Ok(MaskedSample { reconstruction, windows, errors: tally.windows().to_vec() })
 }
 
-/// Which values of a window were put in, `[time, channel]`; nothing if none was.
-fn filled(held_out: &HeldOutWindows, index: usize, channels: usize) -> Vec<bool> {
-    let window = held_out.windows().at(index);
+/// Adds the values of a window that were put in to those that do not count.
+fn add_filled(held_out: &HeldOutWindows, masked: &mut MaskedWindow, channels: usize) {
+    let window = held_out.windows().at(masked.index);
     let filled = &held_out.set().series()[window.series as usize].filled;
     let steps = window.steps();
     if !(0..channels).any(|channel| filled.any(channel, steps.clone())) {
-        return vec![];
+        return;
     }
+    masked.filled.resize(masked.mask.len() * channels, false);
     let of_step = |step| (0..channels).map(move |channel| filled.holds(channel, step));
-    steps.flat_map(of_step).collect()
+    for (uncounted, filled) in masked.filled.iter_mut().zip(steps.flat_map(of_step)) {
+        *uncounted |= filled;
+    }
 }
 
 fn masked_windows<M: Pretrain>(
@@ -99,6 +102,7 @@ fn masked_windows<M: Pretrain>(
     let [_, time, channels] = batch.inputs.dims();
     let masked = PretrainBatch { inputs: batch.inputs.clone(), lengths: &batch.lengths, indices };
     let mask = model.draw_mask(&masked, masks);
+    let scored = model.scored(&mask, &batch.lengths);
     let values =
         |data: burn::tensor::TensorData| data.convert::<f32>().iter::<f32>().collect::<Vec<f32>>();
     let reconstructed = values(model.reconstruct(&masked, &mask).into_data());
@@ -109,15 +113,23 @@ fn masked_windows<M: Pretrain>(
         .iter()
         .enumerate()
         .map(|(place, length)| {
-            let range = place * row..(place + 1) * row;
-            MaskedWindow::from_padded(
+            let (range, steps) = (place * row..(place + 1) * row, place * time..(place + 1) * time);
+            let mut window = MaskedWindow::from_padded(
                 indices[place],
                 &truth[range.clone()],
                 &reconstructed[range],
-                &mask.masked[place * time..(place + 1) * time],
+                &mask.masked[steps.clone()],
                 *length,
                 channels,
-            )
+            );
+            let left_out: Vec<bool> = (window.mask.iter().zip(&scored.masked[steps]))
+                .map(|(masked, scored)| *masked && !scored)
+                .collect();
+            if left_out.contains(&true) {
+                let of_step = |out: bool| std::iter::repeat_n(out, channels);
+                window.filled = left_out.into_iter().flat_map(of_step).collect();
+            }
+            window
         })
         .collect()
 }

@@ -24,7 +24,7 @@ pub struct MaskedWindow {
     pub reconstructed: Vec<f32>,
     /// Hidden steps.
     pub mask: Vec<bool>,
-    /// Values that were put in.
+    /// Values that do not count: they were put in, or the model does not restore their step.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filled: Vec<bool>,
 }
@@ -66,7 +66,7 @@ impl MaskedWindow {
                 self.reconstructed.len()
             )
         } else if !self.filled.is_empty() && self.filled.len() != values {
-            format!("{} of {values} values are said to be measured or not", self.filled.len())
+            format!("{} of {values} values are said to count or not", self.filled.len())
         } else if let Some(place) = self.reconstructed.iter().position(|v| !v.is_finite()) {
             format!(
                 "the reconstruction of step {} channel {} is {}: the model has diverged",
@@ -314,6 +314,7 @@ impl ReconstructionTally {
             resamples: config.resamples,
             block: together.block.clamp(1, self.windows.len()),
             units: together.units_in_order(),
+            whole_units: together.whole_units,
             confidence: config.confidence,
         }
         .if_enough(self.windows.len());
@@ -570,7 +571,7 @@ mod tests {
                 tally.add(if place == 2 { &bare } else { window }).unwrap();
             }
             let config = EvalConfig { resamples: 50, ..EvalConfig::default() };
-            tally.finish(&config, &Together { block: 2, order, units: vec![] }).unwrap()
+            tally.finish(&config, &Together { block: 2, order, ..Together::default() }).unwrap()
         };
         let (sorted, plain) = (of(vec![5, 3, 1, 0, 2, 4]), of(vec![]));
         assert_eq!((sorted.windows, plain.windows), (5, 5));

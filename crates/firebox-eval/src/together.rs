@@ -12,6 +12,9 @@ pub struct Together {
     /// The unit of each window, from 0, as they come, where windows of one hang together beside those of a block, such as those
     /// of one series beside those of a moment. Empty: there is none.
     pub units: Vec<u32>,
+    /// Windows hang together by their units alone, so that whole ones are drawn; the block is then how many windows of a unit
+    /// there are in the mean.
+    pub whole_units: bool,
 }
 
 impl Default for Together {
@@ -23,13 +26,15 @@ impl Default for Together {
 impl Together {
     /// So many consecutive windows as they come.
     pub fn every(block: usize) -> Self {
-        Self { block: block.max(1), order: Vec::new(), units: Vec::new() }
+        Self { block: block.max(1), order: Vec::new(), units: Vec::new(), whole_units: false }
     }
 
     /// The same with blocks of this size, which then say all that is known of what hangs together, if it was asked for.
     pub(crate) fn asked(&self, block: Option<usize>) -> Self {
         match block {
-            Some(block) => Self { block: block.max(1), units: vec![], ..self.clone() },
+            Some(block) => {
+                Self { block: block.max(1), units: vec![], whole_units: false, ..self.clone() }
+            }
             None => self.clone(),
         }
     }
@@ -57,14 +62,13 @@ impl Together {
             false => indices.iter().map(|index| self.units[*index]).collect(),
         };
         number_anew(&mut units);
-        Self { block, order, units }
+        Self { block, order, units, whole_units: self.whole_units }
     }
 
-    /// The same with the windows of each unit behind each other, if there are units.
+    /// The same by units alone, if there are units beside blocks.
     pub fn by_units(&self) -> Option<Self> {
-        let mut order: Vec<u32> = (0..self.units.len() as u32).collect();
-        order.sort_by_key(|window| self.units[*window as usize]);
-        (!self.units.is_empty()).then(|| Self { block: self.block, order, units: vec![] })
+        let crossed = !self.units.is_empty() && !self.whole_units;
+        crossed.then(|| Self { order: vec![], whole_units: true, ..self.clone() })
     }
 
     /// The units of all windows, in the order of these.
@@ -72,6 +76,9 @@ impl Together {
         if self.units.is_empty() { vec![] } else { self.sorted(&self.units) }
     }
 }
+
+/// Blocks that are left where more than what windows share is drawn together: more than a verdict takes.
+const FEWEST_OF_OVERLAP: f64 = 25.0;
 
 /// Numbers units from 0 on, without those of which no window is left.
 fn number_anew(units: &mut [u32]) {
@@ -81,6 +88,18 @@ fn number_anew(units: &mut [u32]) {
     for unit in units {
         *unit = known.partition_point(|own| own < unit) as u32;
     }
+}
+
+/// Windows in a block where each shares steps with the `share_a_step − 1` behind it, so that their correlation falls in a
+/// straight line to none: the best length of a circular block bootstrap for that, `((m − 1/m)² · n / 6)^⅓` of `m` windows
+/// that share a step and `n` in all, but not less than `m`, of which blocks would have two thirds of the variance, and beyond
+/// it not so long that fewer than 25 are left. Source: Politis and White, "Automatic block-length selection for the dependent
+/// bootstrap", 2004, as corrected by Patton, Politis and White, 2009: `(2 G² n / D)^⅓` with `G = (m² − 1) / 3` and
+/// `D = 4 m² / 3`.
+pub fn block_of_overlap(share_a_step: usize, windows: f64) -> usize {
+    let share = share_a_step.max(1) as f64;
+    let best = ((share - 1.0 / share).powi(2) * windows / 6.0).cbrt().round();
+    best.min((windows / FEWEST_OF_OVERLAP).floor()).max(share) as usize
 }
 
 /// Windows in a block where the labels of consecutive ones agree more often than by chance, so that those of a run count
@@ -126,15 +145,67 @@ mod tests {
 
     #[test]
     fn chosen_windows_keep_their_order() {
-        let all =
-            Together { block: 12, order: vec![4, 0, 5, 1, 2, 3], units: vec![0, 0, 1, 1, 2, 2] };
+        let all = Together {
+            block: 12,
+            order: vec![4, 0, 5, 1, 2, 3],
+            units: vec![0, 0, 1, 1, 2, 2],
+            whole_units: false,
+        };
         assert_eq!(all.units_in_order(), [2, 0, 2, 0, 1, 1]);
         assert_eq!(all.sorted(&[10, 11, 12, 13, 14, 15]), [14, 10, 15, 11, 12, 13]);
         let chosen = all.of_chosen(&[1, 3, 4], 2);
-        assert_eq!(chosen, Together { block: 6, order: vec![2, 0, 1], units: vec![0, 1, 2] });
+        let units = vec![0, 1, 2];
+        let order = vec![2, 0, 1];
+        assert_eq!(chosen, Together { block: 6, order, units, whole_units: false });
         assert_eq!(chosen.sorted(&["one", "three", "four"]), ["four", "one", "three"]);
         assert_eq!(Together::every(5).of_chosen(&[0, 2], 2), Together::every(3));
         assert_eq!(Together::every(0).sorted(&[1, 2]), [1, 2]);
+    }
+
+    #[test]
+    fn units_beside_blocks_can_be_drawn_alone_and_blocks_that_are_asked_for_have_none() {
+        let (order, units) = (vec![1, 0, 2], vec![0, 1, 0]);
+        let crossed = Together { order, units: units.clone(), ..Together::every(2) };
+        let alone = crossed.by_units().unwrap();
+        assert_eq!((alone.whole_units, &alone.units, &alone.order), (true, &units, &vec![]));
+        assert_eq!(alone.units_in_order(), units);
+        assert!(alone.of_chosen(&[0, 1], 1).whole_units);
+        assert_eq!(alone.asked(Some(3)), Together::every(3));
+        assert_eq!((alone.by_units(), Together::every(2).by_units()), (None, None));
+    }
+
+    #[test]
+    fn windows_that_overlap_are_drawn_in_blocks_that_are_longer_than_the_overlap() {
+        // Of windows that share nothing, each counts.
+        assert_eq!([0, 1].map(|share| block_of_overlap(share, 1e4)), [1, 1]);
+        // (2 − 1/2)² · 1000 / 6 = 375 = 7.21³, and (24 − 1/24)² · 24000 / 6 = 2 296 007 = 131.9³.
+        assert_eq!([block_of_overlap(2, 1000.0), block_of_overlap(24, 24_000.0)], [7, 132]);
+        // Twenty-five blocks are left, unless the overlap itself leaves fewer.
+        assert_eq!([block_of_overlap(24, 700.0), block_of_overlap(24, 550.0)], [28, 24]);
+        let (overlap, windows, rounds) = (24, 2400, 200u64);
+        let [mut best, mut shared] = [0u32; 2];
+        for seed in 0..rounds {
+            let mut draws = Stream::new(seed, "steps").draws();
+            let steps: Vec<f64> = (0..windows + overlap).map(|_| draws.normal()).collect();
+            let values: Vec<f64> =
+                (0..windows).map(|at| steps[at..at + overlap].iter().sum()).collect();
+            let holds = |block| {
+                let resampling = Resampling {
+                    stream: Stream::new(seed, "interval"),
+                    resamples: 300,
+                    block,
+                    units: vec![],
+                    whole_units: false,
+                    confidence: 0.95,
+                };
+                let found = resampling.mean(&values);
+                u32::from(found.low <= 0.0 && 0.0 <= found.high)
+            };
+            best += holds(block_of_overlap(overlap, windows as f64));
+            shared += holds(overlap);
+        }
+        // 95 % of 200 is 190. Blocks of the overlap have two thirds of the variance, 89 %: 178; these have 87 %, 93 %: 186.
+        assert!(best >= 178 && best > shared, "{best} {shared}");
     }
 
     /// Labels of two classes that change with this probability from window to window.
@@ -184,8 +255,15 @@ mod tests {
                 truth.iter().zip(&guess).map(|(a, b)| f64::from(u8::from(a == b))).collect();
             let interval = |block| {
                 let stream = Stream::new(seed, "interval");
-                Resampling { stream, resamples: 400, block, units: vec![], confidence: 0.95 }
-                    .mean(&right)
+                Resampling {
+                    stream,
+                    resamples: 400,
+                    block,
+                    units: vec![],
+                    whole_units: false,
+                    confidence: 0.95,
+                }
+                .mean(&right)
             };
             let holds = |block| {
                 let found = interval(block);
@@ -217,8 +295,14 @@ mod tests {
                 .collect();
             let holds = |block, units: Vec<u32>, values: &[f64]| {
                 let stream = Stream::new(seed, "interval");
-                let resampling =
-                    Resampling { stream, resamples: 400, block, units, confidence: 0.95 };
+                let resampling = Resampling {
+                    stream,
+                    resamples: 400,
+                    block,
+                    units,
+                    whole_units: false,
+                    confidence: 0.95,
+                };
                 let found = resampling.mean(values);
                 u32::from(found.low <= 0.5 && 0.5 <= found.high)
             };
@@ -238,7 +322,14 @@ mod tests {
     fn a_window_comes_as_often_as_its_block_and_its_unit_are_drawn() {
         let units: Vec<u32> = (0..60).map(|at| at % 6).collect();
         let stream = Stream::new(4, "crossed");
-        let crossed = Resampling { stream, resamples: 1, block: 6, units, confidence: 0.95 };
+        let crossed = Resampling {
+            stream,
+            resamples: 1,
+            block: 6,
+            units,
+            whole_units: false,
+            confidence: 0.95,
+        };
         let plain = Resampling { units: vec![], ..crossed.clone() };
         for resample in 0..50 {
             let count = |drawn: Vec<u32>| {

@@ -22,12 +22,13 @@ pub fn uniform<const D: usize>(
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// The number in `[low, high)` that a number in `[0, 1)` stands for; `low` if there is none.
+/// The number in `[low, high)` that a number in `[0, 1)` stands for; the first from `low` on if there is none.
 fn between(low: f64, high: f64, share: f32) -> f32 {
-    let most = high as f32;
-    // What lies just below may be rounded up to it.
+    let (least, most) = (low as f32, high as f32);
+    // What lies just below may be rounded up to it, and the lower end down.
+    let least = if f64::from(least) < low { least.next_up() } else { least };
     let most = if f64::from(most) < high { most } else { most.next_down() };
-    ((low + (high - low) * f64::from(share)) as f32).min(most).max(low as f32)
+    ((low + (high - low) * f64::from(share)) as f32).min(most).max(least)
 }
 
 /// Normal numbers with this mean and standard deviation.
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_stays_below_its_upper_bound() {
+    fn uniform_stays_between_its_bounds() {
         // The largest number that a stream draws: 24 ones.
         let largest = 1.0 - f32::EPSILON / 2.0;
         for (low, high) in [(1.0, 2.0), (-0.25, 0.75), (0.0, 0.1), (-3.0, 0.3), (-1.0, 1e30)] {
@@ -94,6 +95,9 @@ mod tests {
             assert_eq!(between(low, high, 0.0), low as f32);
         }
         assert_eq!(between(0.5, 0.5, largest), 0.5);
+        // Neither 0.3 nor -0.1 is an f32: the nearest lies above the one, 0.300000012, and below the other, -0.100000001.
+        assert_eq!(between(0.3, 0.5, 0.0), 0.3_f32);
+        assert_eq!(between(-0.1, 0.5, 0.0), (-0.1_f32).next_up());
     }
 
     #[test]

@@ -9,9 +9,10 @@
 //! ```
 //!
 //! Source: Yue et al., "TS2Vec: towards universal representation of time series", 2022, with these
-//! differences: crops begin at a place of their own in each window, so that windows of several lengths
-//! learn from all of their steps, and the views of training have no dropout of their representations (0.1 in
-//! the reference implementation). There is no decoder and no mask of inputs here.
+//! differences: crops begin at a place of their own in each window, and the views of training have no dropout
+//! of their representations (0.1 in the reference implementation). The crops of a batch have one length, and none is
+//! longer than the shortest of its windows that has two steps: of longer windows, any step may be seen, but never
+//! with more around it than that. There is no decoder and no mask of inputs here.
 
 use burn::module::Module;
 use burn::nn::conv::Conv1d;

@@ -299,18 +299,6 @@ impl Masked {
         Self { encoder: self.encoder.recomputed(recomputed), ..self }
     }
 
-    /// The hidden steps that are restored: an encoder that shortens time leaves out what does not fill
-    /// a step of its own.
-    fn covered(&self, mask: &StepMask, lengths: &[usize]) -> StepMask {
-        let mut covered = mask.clone();
-        let each = self.config.encoder.shortened();
-        let rows = covered.masked.chunks_exact_mut(mask.time.max(1));
-        for (row, steps) in rows.zip(self.encoder.step_lengths(lengths)) {
-            row.iter_mut().skip(steps * each).for_each(|step| *step = false);
-        }
-        covered
-    }
-
     /// Encodes a batch whose hidden steps are replaced by the token, and decodes it.
     fn restore(
         &self,
@@ -375,9 +363,21 @@ impl Pretrain for Masked {
         dropout: Option<Stream>,
     ) -> Loss {
         let device = batch.inputs.device().without_autodiff();
-        let scored = self.covered(mask, batch.lengths);
+        let scored = self.scored(mask, batch.lengths);
         let output = self.restore(batch, &mask.to_tensor(&device), dropout);
         reconstruction_loss(output, &batch.inputs, scored.to_tensor(&device), scored.count())
+    }
+
+    /// The hidden steps that are restored: an encoder that shortens time leaves out what does not fill
+    /// a step of its own.
+    fn scored(&self, mask: &StepMask, lengths: &[usize]) -> StepMask {
+        let mut scored = mask.clone();
+        let each = self.config.encoder.shortened();
+        let rows = scored.masked.chunks_exact_mut(mask.time.max(1));
+        for (row, steps) in rows.zip(self.encoder.step_lengths(lengths)) {
+            row.iter_mut().skip(steps * each).for_each(|step| *step = false);
+        }
+        scored
     }
 
     fn reconstruct(&self, batch: &PretrainBatch<'_>, mask: &StepMask) -> Tensor<3> {
@@ -437,6 +437,8 @@ mod tests {
                 "cnn-bilstm" => &[1, 2, TIME + 4],
                 _ => &[1, 2, 13, TIME + 4, TIME + 8],
             };
+            let drawn = model.scored(&mask, &[14, 9]).masked;
+            assert!((0..2 * TIME).filter(|step| drawn[*step]).eq(scored.iter().copied()), "{name}");
             let truth = values(inputs.clone());
             let square = |at: usize| f64::from(output[at] - truth[at]).powi(2);
             let sum: f64 = scored.iter().map(|step| square(2 * step) + square(2 * step + 1)).sum();

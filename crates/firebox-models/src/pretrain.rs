@@ -65,10 +65,18 @@ pub trait Pretrain: Encoder {
         self.mask_rule().draw(batch, masks)
     }
 
+    /// The hidden steps of a batch that the model restores, which are those that its loss counts: all, where it does not
+    /// say otherwise.
+    fn scored(&self, mask: &StepMask, lengths: &[usize]) -> StepMask {
+        let _ = lengths;
+        mask.clone()
+    }
+
     /// Reconstructs a batch of which the steps of `mask` are hidden, in evaluation.
     ///
     /// # Shapes
-    /// - returns `[batch, time, channel]`; values after each length mean nothing
+    /// - returns `[batch, time, channel]`; values after each length, and of hidden steps that are not
+    ///   [scored](Self::scored), mean nothing
     fn reconstruct(&self, batch: &PretrainBatch<'_>, mask: &StepMask) -> Tensor<3>;
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use firebox_core::{Origin, SeriesSet, SplitRule, WindowList};
-use firebox_eval::{Together, block_of_labels};
+use firebox_eval::{Together, block_of_labels, block_of_overlap};
 
 use crate::PipelineConfig;
 use crate::measure::units_of;
@@ -30,7 +30,7 @@ pub(crate) fn together(
         let of_a_unit = size_of_units(list, unit).max(share_a_step);
         let spans = of_windows(set, list, unit);
         if whole || !has_clock || in_common(&spans, |_| true) < IN_COMMON {
-            return Together::every(of_a_unit);
+            return by_units(of_a_unit, list, unit);
         }
         let persist = Persist::OfMoments;
         let timed = by_moments(list, set, footprint, config.window.stride, persist);
@@ -50,14 +50,24 @@ fn crossed(
     windows: &WindowList,
     unit: impl Fn(u32) -> usize,
 ) -> Together {
+    let block = timed.block.max(of_a_unit).min(windows.len().max(1));
+    Together { block, units: numbers_of_units(windows, unit), ..timed }
+}
+
+/// Windows that hang together by units alone, of which there are as many independent ones as units of equal size.
+fn by_units(of_a_unit: usize, windows: &WindowList, unit: impl Fn(u32) -> usize) -> Together {
+    let units = numbers_of_units(windows, unit);
+    Together { units, whole_units: true, ..Together::every(of_a_unit) }
+}
+
+/// The unit of each window, numbered from 0 as they come.
+pub(crate) fn numbers_of_units(windows: &WindowList, unit: impl Fn(u32) -> usize) -> Vec<u32> {
     let mut numbers = BTreeMap::<usize, u32>::new();
     let number = |window: firebox_core::Window| {
         let next = numbers.len() as u32;
         *numbers.entry(unit(window.series)).or_insert(next)
     };
-    let units: Vec<u32> = windows.iter().map(number).collect();
-    let block = timed.block.max(of_a_unit).min(windows.len().max(1));
-    Together { block, units, ..timed }
+    windows.iter().map(number).collect()
 }
 
 /// Whether the test part has other series, or groups of them, than the training part.
@@ -99,7 +109,8 @@ pub(crate) fn in_time(
 ) -> Together {
     if !has_clock || units_of(windows, |series| series as usize) < 2 {
         let share_a_step = footprint.div_ceil(stride.max(1));
-        return Together::every(share_a_step.max(block_of_labels(&of_series(windows), 1.0)));
+        let block = block_of_overlap(share_a_step, windows.len() as f64);
+        return Together::every(block.max(block_of_labels(&of_series(windows), 1.0)));
     }
     by_moments(windows, set, footprint, stride, Persist::OfSeries)
 }
@@ -176,21 +187,21 @@ fn by_moments(
     };
     let all: u64 = order.iter().enumerate().map(beside).sum();
     let at_once = all.div_ceil(order.len().max(1) as u64) as usize;
+    // Of each series that goes on at a moment, so many windows share a step.
+    let series = at_once as f64 / share_a_step.max(1) as f64;
+    let overlap = block_of_overlap(share_a_step, windows.len() as f64 / series.max(1.0));
+    // So many windows of each of these series.
+    let of_all = |block: usize| (at_once * block / share_a_step.max(1)).max(at_once).max(block);
     let block = match persist {
         // Labels persist over as many windows of each of the series that go on at once.
-        Persist::OfSeries => {
-            // Of each series that goes on at a moment, so many windows share a step.
-            let series = at_once as f64 / share_a_step.max(1) as f64;
-            let block = share_a_step.max(block_of_labels(&of_series(windows), series));
-            (at_once * block).div_ceil(share_a_step.max(1)).max(block)
-        }
+        Persist::OfSeries => of_all(overlap.max(block_of_labels(&of_series(windows), series))),
         Persist::OfMoments => {
             let begins: Vec<i64> = moments.iter().map(|[start, _]| *start).collect();
             let (labels, in_each) = of_moments(windows, &begins);
-            at_once.max(in_each * block_of_labels(&[labels], 1.0))
+            of_all(overlap).max(in_each * block_of_labels(&[labels], 1.0))
         }
     };
-    Together { block: block.clamp(1, order.len().max(1)), order, units: vec![] }
+    Together { order, ..Together::every(block.clamp(1, windows.len().max(1))) }
 }
 
 #[cfg(test)]
@@ -237,7 +248,8 @@ mod tests {
     fn windows_of_one_series_hang_together_as_far_as_their_steps_and_labels_reach() {
         let part = test_part(&[0], 2000, 10, noise);
         let found = of(&part, 20, 10);
-        assert!(found.order.is_empty() && (2..=3).contains(&found.block), "{found:?}");
+        // (2 − 1/2)² · 199 / 6 = 74.6 = 4.2³.
+        assert!(found.order.is_empty() && (4..=5).contains(&found.block), "{found:?}");
         // A label that looks 600 steps ahead.
         assert_eq!(of(&part, 620, 10).block, 62);
         // Bouts of 300 steps, which are 30 windows.
@@ -258,14 +270,14 @@ mod tests {
         let mut all = found.order.clone();
         all.sort_unstable();
         assert!(all.into_iter().eq(0..windows.len() as u32));
-        // Four series, of which two windows each share a step.
-        assert!((7..=13).contains(&found.block), "{}", found.block);
+        // Four series, of which two windows each share a step: three are drawn.
+        assert!((10..=15).contains(&found.block), "{}", found.block);
         // Series that follow on one another are as one.
         let after = of(&test_part(&[0, 1000, 2000], 1000, 10, noise), 20, 10);
-        assert!((2..=4).contains(&after.block), "{}", after.block);
+        assert!((4..=6).contains(&after.block), "{}", after.block);
         // Without a clock, nothing is known of their times.
         let without = in_time(windows, part.set(), 20, 10, false);
-        assert!(without.order.is_empty() && without.block <= 3, "{without:?}");
+        assert!(without.order.is_empty() && without.block <= 6, "{without:?}");
     }
 
     #[test]
@@ -274,10 +286,10 @@ mod tests {
             let part = test_part(&[0, 0, 0, 0, 0, 0], 1000, 10, label);
             by_moments(part.windows(), part.set(), 20, 10, Persist::OfMoments).block
         };
-        // Two windows of each of six series share a step.
-        assert!((9..=14).contains(&block(&noise)), "{}", block(&noise));
+        // Two windows of each of six series share a step: three are drawn.
+        assert!((14..=21).contains(&block(&noise)), "{}", block(&noise));
         let own = |series, _| series as u32 % 2;
-        assert!((9..=14).contains(&block(&own)), "{}", block(&own));
+        assert!((14..=21).contains(&block(&own)), "{}", block(&own));
         // Regimes of 200 steps, 20 windows of each.
         let common = |_, step| (step / 200 % 2) as u32;
         assert!(block(&common) > 60, "{}", block(&common));
@@ -294,6 +306,19 @@ mod tests {
         assert!(found.units.iter().enumerate().all(|(at, unit)| *unit == expected(at)));
         // The fewer of the two are what there is.
         assert_eq!(crossed(timed, 90, part.windows(), |series| series as usize).block, 90);
+    }
+
+    #[test]
+    fn windows_of_new_series_without_moments_hang_together_by_whole_units() {
+        let part = test_part(&[0, 0, 0, 0], 1000, 10, noise);
+        let per_series = part.len() / 4;
+        // Two units of two series each.
+        let found = by_units(2 * per_series, part.windows(), |series| 7 + series as usize / 2);
+        assert!(found.whole_units && found.order.is_empty(), "{found:?}");
+        assert_eq!((found.block, found.units.len()), (2 * per_series, part.len()));
+        let expected = |at: usize| u32::from(at >= 2 * per_series);
+        assert!(found.units.iter().enumerate().all(|(at, unit)| *unit == expected(at)));
+        assert_eq!(found.by_units(), None, "they are by units already");
     }
 
     #[test]

@@ -161,6 +161,7 @@ fn bert(family: Family, keys: &Keys) -> Result<TextEncoderConfig, TextError> {
         activation: keys.activation("hidden_act")?,
         dropout: keys.number_or("hidden_dropout_prob", 0.1)?,
         attention_dropout: keys.number_or("attention_probs_dropout_prob", 0.1)?,
+        projection_dropout: None,
         // The defaults of `transformers`.
         epsilon: keys
             .number_or("layer_norm_eps", if family == Family::DebertaV2 { 1e-7 } else { 1e-12 })?,
@@ -184,6 +185,8 @@ fn distilbert(keys: &Keys) -> Result<TextEncoderConfig, TextError> {
         activation: keys.activation("activation")?,
         dropout: keys.number_or("dropout", 0.1)?,
         attention_dropout: keys.number_or("attention_dropout", 0.1)?,
+        // Source: `DistilBertSelfAttention` of `transformers`.
+        projection_dropout: Some(0.0),
         ..TextEncoderConfig::default()
     })
 }

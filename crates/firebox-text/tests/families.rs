@@ -126,6 +126,17 @@ fn hidden_states_are_those_of_transformers() {
     }
 }
 
+#[test]
+fn distilbert_alone_has_no_dropout_behind_the_projection_of_attention() {
+    for (name, family) in FAMILIES {
+        let encoder = read_encoder(&golden().join(name), &Device::default()).unwrap().encoder;
+        let none = (family == Family::DistilBert).then_some(0.0);
+        assert_eq!(encoder.config().projection_dropout, none, "{name}");
+        let other = encoder.with_dropout(0.5);
+        assert_eq!(other.config().projection_dropout, none, "{name}");
+    }
+}
+
 /// With `FIREBOX_TEST_PYTHON`, a Python with what `golden.py` needs, the golden files are made anew, by whatever
 /// versions it has, and Firebox is compared with them. Tokenizers come out otherwise each time that they are
 /// trained, and what is expected of them is made with them.

@@ -32,7 +32,8 @@ pub struct AverageConfig {
     pub from_epoch: u64,
     /// Updates from one that is averaged to the next; at least 1.
     pub every: u64,
-    /// Whether the averaged weights are what is validated, and what the run returns.
+    /// Whether the averaged weights are what is validated, and what the run returns: the newest where there is no
+    /// validation data, as the training loss is not theirs.
     pub evaluate: bool,
     /// Training batches, at most an epoch of them, over which running statistics of batch normalisations are computed
     /// anew under the averaged weights before they are validated; 0: never. By default

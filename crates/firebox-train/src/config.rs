@@ -168,7 +168,8 @@ impl Default for CheckpointConfig {
 }
 
 /// The rule that decides which checkpoints remain. "Best" is by the validation loss (the mean
-/// training loss of the epoch where there is no validation data); equal ones go by age.
+/// training loss of the epoch where there is no validation data); equal ones go by age. Without validation data no
+/// epoch is the best where an average of the weights is what the run returns: then the newest remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Keep {

@@ -21,7 +21,8 @@ pub const CHECKPOINT_FOLDER: &str = "checkpoints";
 pub struct Data<'a> {
     /// Training batches.
     pub train: &'a TrainLoader,
-    /// Validation batches. Without them the training loss decides what is best.
+    /// Validation batches. Without them the training loss decides what is best, and nothing does where the run returns an
+    /// average of the weights, of which the newest is kept.
     pub validation: Option<&'a HeldOutLoader>,
 }
 

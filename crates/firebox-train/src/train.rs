@@ -307,11 +307,15 @@ impl<M: Module> Session<'_, M> {
                 Some(_) => validation,
                 None => Some(self.state.running.value()),
             };
+            // The losses of steps are those of the weights that are trained, and say nothing of their average: where
+            // nothing is held out to measure it, no epoch of a run that returns it is better than the newest.
+            let averaged = config.average.is_some_and(|average| average.evaluate);
+            let score = watched.filter(|_| data.validation.is_some() || !averaged);
             let updates = self.state.updates().saturating_sub(1);
             let rate = self.learning_rate(updates, [total, per_epoch]);
-            self.close_epoch(validation, watched, rate, epoch_start.elapsed())?;
+            self.close_epoch(validation, [watched, score], rate, epoch_start.elapsed())?;
             let finished = self.state.step >= total || self.stops_early();
-            self.save_epoch(saver, watched, finished)?;
+            self.save_epoch(saver, score, finished)?;
             if self.ends_with_epoch && !finished {
                 return self.interrupt(saver);
             }
@@ -686,23 +690,23 @@ impl<M: Module> Session<'_, M> {
         Ok(())
     }
 
-    /// Ends an epoch: best epoch, early stopping, plateau, history.
+    /// Ends an epoch: early stopping and plateau by the loss that is watched, best epoch by the score, history.
     fn close_epoch(
         &mut self,
         validation: Option<f64>,
-        watched: Option<f64>,
+        [watched, score]: [Option<f64>; 2],
         learning_rate: f64,
         time: Duration,
     ) -> Result<(), TrainError> {
         self.tell_unbounded(validation);
         let state = &mut self.state;
         let (epoch, step) = (state.position.epoch + 1, state.step);
-        let best = watched
-            .is_some_and(|loss| loss.is_finite() && state.best.is_none_or(|b| loss < b.loss));
+        let best = score
+            .filter(|loss| loss.is_finite() && state.best.is_none_or(|best| *loss < best.loss));
+        if let Some(loss) = best {
+            state.best = Some(Best { step, epoch, loss });
+        }
         if let Some(loss) = watched {
-            if best {
-                state.best = Some(Best { step, epoch, loss });
-            }
             // Of an epoch whose steps were all skipped, it is the loss of the model before, and says nothing new.
             if state.updates() != state.closed_updates {
                 if let Some(settings) = &self.config.early_stopping {
@@ -718,7 +722,7 @@ impl<M: Module> Session<'_, M> {
         state.position = Position { epoch, batch: 0 };
         let seconds = time.as_secs_f64();
         self.tell_times()?;
-        let validation_loss = validation;
+        let (validation_loss, best) = (validation, best.is_some());
         let record =
             EpochRecord { epoch, step, train_loss, validation_loss, learning_rate, best, seconds };
         self.run.listener.on(&record.event());

@@ -2,7 +2,7 @@
 //! model: the last value, that of a season before, and a linear model of the same windows.
 //!
 //! Errors are in the units of the targets. Test windows overlap in time, and so do their targets:
-//! resamples draw blocks of consecutive windows, and all forecasters are measured on the same ones.
+//! resamples draw blocks of consecutive windows, or whole series that are new to the model, and all forecasters are measured on the same ones.
 //! Nothing here trains a network or knows a scale.
 
 mod baselines;
@@ -100,6 +100,18 @@ pub struct ForecastGain {
     /// `1 − error of the model / error of the baseline`, of the mean absolute errors on the same
     /// windows, or of the scaled ones ([`ForecastEvaluation::by_scale`]): above 0 the model is better.
     pub gain: Estimate,
+    /// At one of the outputs, the same with an interval that holds for all of them and all baselines together (Bonferroni's
+    /// correction by their number). Figures that were written before there was one have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub among_all: Option<Estimate>,
+}
+
+impl ForecastGain {
+    /// Whether the baseline is better, by the interval that holds for all outputs and baselines together: of forty
+    /// comparisons, one is below zero by chance.
+    pub fn is_loss(&self) -> bool {
+        self.among_all.unwrap_or(self.gain).is_below_zero()
+    }
 }
 
 /// Why consecutive windows are drawn together.

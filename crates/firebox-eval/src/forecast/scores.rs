@@ -1,7 +1,9 @@
 //! Errors of forecasts with their intervals, and the model beside its baselines.
 
+use firebox_core::Stream;
+
 use super::{BlockOf, ForecastEvaluation, ForecastGain, ForecastOutput, ForecastScore, Forecasts};
-use crate::bootstrap::FEWEST_BLOCKS;
+use crate::bootstrap::{FEWEST_BLOCKS, Unit, widening};
 use crate::{Estimate, EvalError, Resampling};
 
 /// Sums kept of each window and output of a run: absolute, squared and scaled absolute error.
@@ -11,6 +13,7 @@ const VALUES: usize = 3;
 /// Mean absolute error, root mean squared error, R², mean absolute scaled error.
 const METRICS: usize = 4;
 const MAE: usize = 0;
+const R2: usize = 2;
 const MASE: usize = 3;
 /// Share of all squares that rounding leaves of the spread of equal values.
 const ROUNDING: f64 = 1e-12;
@@ -56,26 +59,26 @@ pub fn evaluate_forecasts(
     }
     let sums = Sums::new(data, forecasts);
     let all: Vec<_> = std::iter::once((0, windows)).collect();
-    let values = sums.metrics(&all, |_, runs| (0..runs).collect());
+    let values = sums.metrics(&all, |_, runs| vec![1.0; runs]);
     let block = resampling.block.clamp(1, windows);
-    let measured = blocks_measured(data.truth, outputs, block);
+    let measured = blocks_measured(data.truth, outputs, block, resampling.units_to_draw());
     let mut enough = resampling.clone().if_enough(windows);
     if measured.is_some_and(|measured| measured < FEWEST_BLOCKS) {
         enough.resamples = 0;
     }
     let resampled = enough.map_blocks(windows, |blocks, stream| {
-        sums.metrics(blocks, |place, runs| match runs {
-            1 => vec![0],
-            _ => {
-                let mut draws = stream.substream(place as u64).draws();
-                (0..runs).map(|_| draws.below(runs as u64) as usize).collect()
-            }
-        })
+        sums.metrics(blocks, |place, runs| drawn_runs(runs, stream.substream(place as u64)))
     });
-    let estimate = |of: &dyn Fn(&[Metrics]) -> f64| {
+    let estimate_at = |confidence: f64, of: &dyn Fn(&[Metrics]) -> f64| {
         let resampled: Vec<f64> = resampled.iter().map(|metrics| of(metrics)).collect();
-        Estimate::from_resamples(of(&values), &resampled, resampling.confidence)
+        Estimate::from_resamples(of(&values), &resampled, confidence)
     };
+    let estimate = |of: &dyn Fn(&[Metrics]) -> f64| estimate_at(resampling.confidence, of);
+    let is_measured = |output: &usize| {
+        data.truth.iter().skip(*output).step_by(outputs).any(|value| !value.is_nan())
+    };
+    let comparisons = (0..outputs).filter(is_measured).count() * forecasts.len().saturating_sub(1);
+    let among_all = 1.0 - (1.0 - resampling.confidence) / comparisons.max(1) as f64;
     let places = || (0..outputs).map(Some).chain([None]);
     let mut evaluation = ForecastEvaluation {
         outputs: data.outputs.to_vec(),
@@ -92,13 +95,13 @@ pub fn evaluate_forecasts(
     for (place, Forecasts { forecaster, runs }) in forecasts.iter().enumerate() {
         for output in places() {
             let metric = |metric| estimate(&|all| all[place].of(output, metric));
-            let run = |run| sums.metrics_of(place, &[run], &all).of(output, MAE);
+            let run = |run| sums.metrics_of(place, &only(run, runs.len()), &all).of(output, MAE);
             evaluation.scores.push(ForecastScore {
                 forecaster: *forecaster,
                 output,
                 mae: metric(MAE),
                 rmse: metric(1),
-                r2: metric(2),
+                r2: metric(R2),
                 mase: metric(MASE),
                 runs: (0..runs.len()).map(run).collect(),
             });
@@ -109,24 +112,57 @@ pub fn evaluate_forecasts(
                     None => evaluation.by_scale || !one_target,
                 };
                 let by = if scaled { MASE } else { MAE };
-                let gain = estimate(&|all| gain(all[0].of(output, by), all[place].of(output, by)));
-                evaluation.gains.push(ForecastGain { baseline: *forecaster, output, gain });
+                let of = |all: &[Metrics]| gain(all[0].of(output, by), all[place].of(output, by));
+                evaluation.gains.push(ForecastGain {
+                    baseline: *forecaster,
+                    output,
+                    gain: estimate(&of),
+                    among_all: output.map(|_| estimate_at(among_all, &of)),
+                });
             }
         }
     }
     Ok(evaluation)
 }
 
-/// Blocks of windows that have a measured value, of the output that has the fewest but any; none where all was measured.
-fn blocks_measured(truth: &[f64], outputs: usize, block: usize) -> Option<usize> {
+/// How much each run counts in a resample of them: as often as it was drawn, and so far from once that the mean varies as the
+/// mean of so many seeds does.
+fn drawn_runs(runs: usize, stream: Stream) -> Vec<f64> {
+    let mut times = vec![0.0; runs];
+    match runs {
+        1 => times[0] = 1.0,
+        _ => {
+            let mut draws = stream.draws();
+            (0..runs).for_each(|_| times[draws.below(runs as u64) as usize] += 1.0);
+        }
+    }
+    times.iter().map(|drawn| 1.0 + widening(runs) * (drawn - 1.0)).collect()
+}
+
+/// One of several runs alone.
+fn only(run: usize, runs: usize) -> Vec<f64> {
+    (0..runs).map(|other| if other == run { runs as f64 } else { 0.0 }).collect()
+}
+
+/// Blocks of windows, or units that are drawn whole, that have a measured value, of the output that has the fewest but any;
+/// none where all was measured.
+fn blocks_measured(
+    truth: &[f64],
+    outputs: usize,
+    block: usize,
+    whole: Option<Vec<Unit>>,
+) -> Option<usize> {
     if !truth.iter().any(|value| value.is_nan()) {
         return None;
     }
+    let windows = truth.len() / outputs;
+    let in_blocks = (0..windows).step_by(block).map(|at| vec![(at, block.min(windows - at))]);
+    let drawn: Vec<Unit> = whole.unwrap_or_else(|| in_blocks.collect());
     let of_output = |output: usize| {
-        let of_block = |block: &&[f64]| {
-            block.iter().skip(output).step_by(outputs).any(|value| !value.is_nan())
+        let is_measured = |(start, length): &(usize, usize)| {
+            (*start..start + length).any(|window| !truth[window * outputs + output].is_nan())
         };
-        truth.chunks(block * outputs).filter(of_block).count()
+        drawn.iter().filter(|unit| unit.iter().any(is_measured)).count()
     };
     (0..outputs).map(of_output).filter(|blocks| *blocks > 0).min()
 }
@@ -247,26 +283,28 @@ impl Sums {
         }
     }
 
-    /// Metrics of every forecaster on blocks of windows, the mean over the runs that `drawn` names.
+    /// Metrics of every forecaster on blocks of windows, the mean over its runs, of which each counts as often as `drawn` says.
     fn metrics(
         &self,
         blocks: &[(usize, usize)],
-        drawn: impl Fn(usize, usize) -> Vec<usize>,
+        drawn: impl Fn(usize, usize) -> Vec<f64>,
     ) -> Vec<Metrics> {
         let each = self.errors.iter().enumerate();
         each.map(|(place, runs)| self.metrics_of(place, &drawn(place, runs.len()), blocks))
             .collect()
     }
 
-    fn metrics_of(&self, place: usize, runs: &[usize], blocks: &[(usize, usize)]) -> Metrics {
+    fn metrics_of(&self, place: usize, times: &[f64], blocks: &[(usize, usize)]) -> Metrics {
         let truth = over::<VALUES>(&self.truth, self.outputs, blocks);
         let all: Vec<f64> = self.truth[self.truth.len() - VALUES * self.outputs..]
             .chunks_exact(VALUES)
             .map(|sums| sums[1])
             .collect();
         let mut metrics = vec![[0.0; METRICS]; self.outputs];
-        for run in runs {
-            let errors = over::<ERRORS>(&self.errors[place][*run], self.outputs, blocks);
+        let runs = times.len() as f64;
+        for (run, times) in self.errors[place].iter().zip(times).filter(|(_, times)| **times != 0.0)
+        {
+            let errors = over::<ERRORS>(run, self.outputs, blocks);
             for (output, metrics) in metrics.iter_mut().enumerate() {
                 let [absolute, squared, scaled] = errors[output];
                 let [sum, squares, count] = truth[output];
@@ -281,11 +319,17 @@ impl Sums {
                     1.0 - squared / spread,
                     scaled / count,
                 ];
-                metrics
-                    .iter_mut()
-                    .zip(own)
-                    .for_each(|(sum, value)| *sum += value / runs.len() as f64);
+                metrics.iter_mut().zip(own).for_each(|(sum, value)| *sum += times * value / runs);
             }
+        }
+        // Seeds that differ may be moved beyond what an error can be.
+        for own in &mut metrics {
+            own.iter_mut().enumerate().for_each(|(metric, value)| match metric {
+                R2 if *value > 1.0 => *value = 1.0,
+                R2 => {}
+                _ if *value < 0.0 => *value = 0.0,
+                _ => {}
+            });
         }
         Metrics(metrics)
     }

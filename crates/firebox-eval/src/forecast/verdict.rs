@@ -2,10 +2,10 @@
 //! win. "Beats" needs a win over every baseline, over all outputs together, and none that is better
 //! at any of them; where no difference from one is shown, the sentence says so.
 
-use super::{ForecastEvaluation, Forecaster};
+use super::{ForecastEvaluation, ForecastGain, Forecaster};
 use crate::text::{count, list, percent, significant};
 use crate::verdict::FEWEST_WINDOWS;
-use crate::{Estimate, Outcome, Verdict};
+use crate::{Outcome, Verdict};
 
 /// The verdict on forecasts.
 pub fn forecast_verdict(evaluation: &ForecastEvaluation) -> Verdict {
@@ -139,14 +139,12 @@ fn least(evaluation: &ForecastEvaluation, each: bool) -> f64 {
 fn said(
     evaluation: &ForecastEvaluation,
     what: impl Fn(&str) -> String,
-    so: impl Fn(&Estimate) -> bool,
+    so: impl Fn(&ForecastGain) -> bool,
 ) -> Vec<String> {
     let mut said = vec![];
     let measured = evaluation.measured_outputs();
     for baseline in evaluation.baselines() {
-        let holds = |place: &usize| {
-            evaluation.gain(baseline, Some(*place)).is_some_and(|gain| so(&gain.gain))
-        };
+        let holds = |place: &usize| evaluation.gain(baseline, Some(*place)).is_some_and(&so);
         let places: Vec<usize> = (0..evaluation.outputs.len()).filter(holds).collect();
         let names: Vec<String> = places.iter().map(|place| name(evaluation, *place)).collect();
         let of = match names.len() {
@@ -160,15 +158,16 @@ fn said(
     said
 }
 
-/// Where a baseline is better.
+/// Where a baseline is better, which is asked of each output and baseline, so that their number counts.
 fn worse(evaluation: &ForecastEvaluation) -> Vec<String> {
-    said(evaluation, |name| format!("the {name} is better"), Estimate::is_below_zero)
+    said(evaluation, |name| format!("the {name} is better"), ForecastGain::is_loss)
 }
 
 /// Where it cannot be told.
 fn unclear(evaluation: &ForecastEvaluation) -> Vec<String> {
     let what = |name: &str| format!("no difference from the {name} is shown");
-    let so =
-        |gain: &Estimate| !gain.value.is_nan() && !gain.is_above_zero() && !gain.is_below_zero();
+    let so = |gain: &ForecastGain| {
+        !gain.gain.value.is_nan() && !gain.gain.is_above_zero() && !gain.is_loss()
+    };
     said(evaluation, what, so)
 }

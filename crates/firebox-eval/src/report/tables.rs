@@ -30,7 +30,7 @@ pub(super) fn scores(evaluation: &Evaluation) -> Table {
     let [train, validation, test] = evaluation.windows;
     let blocks = if evaluation.block > 1 {
         format!(
-            " Windows that overlap, are of one series or moment, or have labels that persist hang together, so the bootstrap draws blocks of {}.",
+            " Windows that overlap, are of one series or moment, or have labels that persist hang together, so the bootstrap draws blocks of {} (of new series or groups: whole ones, which have so many in the mean).",
             evaluation.block
         )
     } else {

@@ -12,7 +12,7 @@ use firebox_eval::{
     embed, evaluate_encoder, reconstruct, verdict,
 };
 use firebox_loader::{LoadError, NormalisedWindows, Sample, Source};
-use firebox_models::{BiLstmMae, BiLstmMaeConfig, Encoder, ModelError};
+use firebox_models::{BiLstmMae, BiLstmMaeConfig, Encoder, MaskedConfig, ModelError};
 
 /// Two regimes of 40 steps in turn, smooth and rough; the first steps of each have no label.
 fn sources(labels: Labels) -> Sources {
@@ -222,4 +222,26 @@ fn parts_of_two_data_sets_are_refused_and_a_failing_encoder_is_named() {
     };
     let error = evaluate_encoder(&config, &model, fail, &sources, &device, &Silent).unwrap_err();
     assert!(error.to_string().contains("falls") && error.to_string().contains("smooth"), "{error}");
+}
+
+#[test]
+fn steps_that_the_model_does_not_restore_are_no_error_of_it() {
+    let (sources, device) = (sources(Labels::None), Device::default());
+    // Three maxima make one step of eight: the last four of twelve have none.
+    let encoder = serde_json::json!({ "encoder": {
+        "cnn-bilstm": { "convolutions": [3, 3, 3], "hidden": 3, "head": 4, "classifier": [] }
+    }});
+    let model: MaskedConfig = serde_json::from_value(encoder).unwrap();
+    let model = model.init(Stream::new(1, "weights"), 2, 12, &device).unwrap();
+    let all = sources.test.len();
+    let found = reconstruct(&config(), &model, &sources, all, &device, &Silent).unwrap();
+    let mut counted = 0.0;
+    for window in &found.windows {
+        let restored = window.mask[..8].iter().filter(|masked| **masked).count();
+        counted += 2.0 * restored as f64;
+        let own = found.errors.iter().find(|own| own.index == window.index);
+        assert_eq!(own.map_or(0.0, |own| own.values), 2.0 * restored as f64);
+    }
+    let hidden: usize = found.windows.iter().map(|w| w.mask.iter().filter(|m| **m).count()).sum();
+    assert!(counted > 0.0 && counted < 2.0 * hidden as f64, "{counted} of {hidden} steps");
 }

@@ -23,6 +23,7 @@ fn resampling(block: usize) -> Resampling {
         resamples: 1000,
         block,
         units: vec![],
+        whole_units: false,
         confidence: 0.95,
     }
 }
@@ -234,6 +235,95 @@ fn blocks_widen_the_interval_of_errors_that_hang_together() {
         mae.high - mae.low
     };
     assert!(width(10) > 2.0 * width(1), "{} {}", width(10), width(1));
+}
+
+#[test]
+fn whole_units_widen_it_beyond_blocks_that_cut_through_them() {
+    let few = noise(1, 50, 1.0);
+    let truth = vec![0.0; 500];
+    let errors: Vec<f64> = (0..500).map(|at| few[at / 10]).collect();
+    let of = |truth: &[f64], resampling: &Resampling| {
+        let runs = vec![errors.clone()];
+        let (forecasts, outputs) =
+            ([Forecasts { forecaster: Forecaster::Model, runs }], outputs(1));
+        let data = ForecastData { outputs: &outputs, truth, scales: &[1.0; 500] };
+        evaluate_forecasts(&data, &forecasts, resampling).unwrap()
+    };
+    let width = |resampling: &Resampling| {
+        let mae = of(&truth, resampling).score(Forecaster::Model, Some(0)).unwrap().mae;
+        mae.high - mae.low
+    };
+    let units = (0..500).map(|at| at / 10).collect();
+    let whole = Resampling { units, whole_units: true, ..resampling(10) };
+    // Blocks that begin anywhere have two thirds of the variance: 1.22 is expected.
+    let (by_units, by_blocks) = (width(&whole), width(&resampling(10)));
+    assert!(by_units > 1.05 * by_blocks, "{by_units} {by_blocks}");
+    // Measured values of the first three units, the first of which has 25 windows of the 500.
+    let measured: Vec<f64> = (0..500).map(|at| if at < 35 { 0.0 } else { f64::NAN }).collect();
+    let units = (0..500).map(|at| if at < 25 { 0 } else { 1 + (at - 25) / 5 }).collect();
+    let unlike = Resampling { units, whole_units: true, ..resampling(6) };
+    assert_eq!(of(&measured, &unlike).measured, Some(3));
+}
+
+#[test]
+fn seeds_vary_in_a_resample_as_they_do_for_themselves() {
+    let naive = noise(2, 600, 1.0);
+    let of = |seeds: [f64; 2]| {
+        let runs = seeds.map(|error| vec![error; 600]);
+        measured(&runs, &naive, 6).score(Forecaster::Model, Some(0)).unwrap().mae
+    };
+    // Every window errs alike, so only seeds are drawn: a quarter of the resamples has the first twice, a quarter the second,
+    // and the variance of the mean of two seeds is that of one, ((2 − 1)² / 2), halved: ends are √2 · 0.5 away.
+    let mae = of([1.0, 2.0]);
+    assert!((mae.value - 1.5).abs() < 1e-9, "{mae:?}");
+    let reach = 0.5f64.sqrt();
+    assert!((mae.low - (1.5 - reach)).abs() < 1e-9, "{mae:?}");
+    assert!((mae.high - (1.5 + reach)).abs() < 1e-9, "{mae:?}");
+    // No error is below zero.
+    assert_eq!(of([0.1, 1.0]).low, 0.0);
+}
+
+#[test]
+fn a_baseline_is_better_somewhere_only_if_it_is_for_all_that_is_compared() {
+    let width = 3;
+    let truth = noise(1, 600 * width, 1.0);
+    let off = |seed| truth.iter().zip(noise(seed, truth.len(), 1.0)).map(|(t, e)| t + e).collect();
+    let forecasts = [
+        Forecasts { forecaster: Forecaster::Model, runs: vec![off(2)] },
+        Forecasts { forecaster: Forecaster::LastValue, runs: vec![off(3)] },
+    ];
+    let (outputs, scales) = (outputs(width), vec![2.0; truth.len()]);
+    let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
+    let at = |confidence| {
+        let resampling = Resampling { confidence, ..resampling(6) };
+        evaluate_forecasts(&data, &forecasts, &resampling).unwrap()
+    };
+    let (mut found, strict) = (at(0.95), at(1.0 - 0.05 / 3.0));
+    for (own, strict) in found.gains.iter().zip(&strict.gains).filter(|(g, _)| g.output.is_some()) {
+        let joint = own.among_all.unwrap();
+        assert!((joint.low - strict.gain.low).abs() < 1e-9, "{joint:?} {strict:?}");
+        assert!((joint.high - strict.gain.high).abs() < 1e-9, "{joint:?} {strict:?}");
+        assert!(joint.low < own.gain.low && joint.high > own.gain.high, "{joint:?} {own:?}");
+    }
+    // Worse at one output by its own interval, and perhaps by that of all.
+    for gain in &mut found.gains {
+        gain.gain = Estimate { value: 0.2, low: 0.1, high: 0.3 };
+        gain.among_all = gain.output.map(|_| gain.gain);
+    }
+    let mut said = |high: f64| {
+        let at_first = found.gains.iter_mut().find(|gain| gain.output == Some(0)).unwrap();
+        at_first.gain = Estimate { value: -0.1, low: -0.2, high: -0.01 };
+        at_first.among_all = Some(Estimate { value: -0.1, low: -0.3, high });
+        forecast_verdict(&found)
+    };
+    let open = said(0.02);
+    assert_eq!(open.outcome, Outcome::Beats);
+    let but = "(but no difference from the last value is shown at `load` +1)";
+    assert!(open.sentence.contains(but), "{}", open.sentence);
+    let worse = said(-0.005);
+    assert_eq!(worse.outcome, Outcome::DoesNotBeat);
+    let but = "the last value is better at `load` +1";
+    assert!(worse.sentence.contains(but), "{}", worse.sentence);
 }
 
 #[test]

@@ -135,6 +135,7 @@ fn bootstrap_intervals_agree_within_their_own_chance() {
         resamples: 20_000,
         block: 1,
         units: vec![],
+        whole_units: false,
         confidence: 0.95,
     };
     let classifiers = [right, other].map(Predictions::single);

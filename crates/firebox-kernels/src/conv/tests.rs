@@ -222,6 +222,33 @@ fn a_stride_longer_than_the_input_takes_no_room() {
     Case::new(conv, true).check();
 }
 
+/// Eight samples make a group, and the ninth one of its own, of which tiles would read more behind it than it has.
+#[test]
+fn a_sample_has_the_same_bits_in_a_group_and_alone() {
+    let conv = Conv { stride: 120, padding: [0, 0], ..sizes([9, 241, 64, 17, 1]) };
+    let case = Case::new(conv, true);
+    let [input, output] = [241 * 64, conv.steps() * 17];
+    let first = Case {
+        conv: Conv { batch: 1, ..conv },
+        x: case.x[..input].to_vec(),
+        weight: case.weight.clone(),
+        bias: case.bias.clone(),
+        dy: case.dy[..output].to_vec(),
+    };
+    let equal = [&case.x[..8 * input], &case.x[..input]].concat();
+    let case = Case { x: equal, ..case };
+    for kernels in CpuKernels::available().into_iter().skip(1) {
+        for precision in [Precision::F32, Precision::Bf16, Precision::F16] {
+            let [[grouped, ..], [alone, ..]] =
+                kernels.force(|| [&case, &first].map(|case| case.run(precision, None)));
+            for place in [0, 8] {
+                let grouped = &grouped[place * output..(place + 1) * output];
+                assert!(grouped == alone, "{kernels:?} {precision} {place}");
+            }
+        }
+    }
+}
+
 #[test]
 fn steps_side_by_side_times_the_weights_are_the_convolution() {
     let conv = sizes([2, 23, 5, 20, 3]);

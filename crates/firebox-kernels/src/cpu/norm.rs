@@ -145,15 +145,17 @@ unsafe fn forward_rows<S: Simd>(
     }
 }
 
-/// The mean of so many numbers, and the sum of their squared distances from it, of the mean as one pass rounds it, and
-/// of the sum of squared distances from that and of the distances themselves, which is what was rounded off. Source: Chan, Golub and LeVeque, "Algorithms for computing the
-/// sample variance", 1983.
+/// The mean of so many numbers, and the sum of their squared distances from it: of the mean as one pass rounds it, the sum
+/// of squared distances from that, and the sum of the distances themselves, which is what was rounded off. Source: Chan,
+/// Golub and LeVeque, "Algorithms for computing the sample variance", 1983.
 #[inline(always)]
 pub(super) fn corrected(mean: f32, squares: f32, rest: f32, count: f32) -> [f32; 2] {
-    let by = rest / count;
     // What is not finite stays as it is.
-    let squares = if squares.is_finite() { (squares - rest * by).max(0.0) } else { squares };
-    [mean + by, squares]
+    if !squares.is_finite() {
+        return [mean, squares];
+    }
+    let by = rest / count;
+    [mean + by, (squares - rest * by).max(0.0)]
 }
 
 /// The sum of a vector's lanes, from the first to the last.
@@ -281,5 +283,19 @@ unsafe fn backward_rows<S: Simd>(
                 dx[at].write((dy[at] * gamma[at] - plain - normal * weighted) * scale);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_is_corrected_unless_a_number_is_not_finite() {
+        // Of 2, 2, 3 and 3 around 2.25.
+        assert_eq!(corrected(2.25, 1.25, 1.0, 4.0), [2.5, 0.25]);
+        // An infinite number is no distance from an infinite mean.
+        let [mean, variance] = corrected(f32::INFINITY, f32::NAN, f32::NAN, 4.0);
+        assert!(mean == f32::INFINITY && variance.is_nan());
     }
 }

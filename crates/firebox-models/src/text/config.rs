@@ -35,6 +35,10 @@ pub struct TextEncoderConfig {
     pub dropout: f64,
     /// Probability of dropout on the probabilities of attention, `0 ≤ p < 1`.
     pub attention_dropout: f64,
+    /// Probability of dropout on what attention adds to its residual, where it is another than `dropout`, `0 ≤ p < 1`.
+    /// DistilBERT: 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub projection_dropout: Option<f64>,
     /// What LayerNorm adds to the variance.
     pub epsilon: f64,
     /// Which tokens see each other, and how their distance counts.
@@ -57,6 +61,7 @@ impl Default for TextEncoderConfig {
             activation: Activation::Gelu,
             dropout: 0.1,
             attention_dropout: 0.1,
+            projection_dropout: None,
             epsilon: 1e-12,
             attention: TextAttention::Full,
         }
@@ -145,6 +150,11 @@ pub struct Windowed {
 }
 
 impl TextEncoderConfig {
+    /// Probability of dropout on what attention adds to its residual.
+    pub(super) fn after_attention(&self) -> f64 {
+        self.projection_dropout.unwrap_or(self.dropout)
+    }
+
     /// Checks the settings.
     ///
     /// # Errors
@@ -164,9 +174,11 @@ impl TextEncoderConfig {
             let found = format!("{} with {} heads", self.width, self.heads);
             return Err(setting("width", found, "a multiple of the heads"));
         }
-        for (key, rate) in
-            [("dropout", self.dropout), ("attention_dropout", self.attention_dropout)]
-        {
+        for (key, rate) in [
+            ("dropout", self.dropout),
+            ("attention_dropout", self.attention_dropout),
+            ("projection_dropout", self.projection_dropout.unwrap_or(0.0)),
+        ] {
             if !(0.0..1.0).contains(&rate) {
                 return Err(setting(key, rate.to_string(), "at least 0 and below 1"));
             }
@@ -197,6 +209,20 @@ impl TextEncoderConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_were_kept_before_there_was_one_of_projections_are_read_and_written_alike() {
+        let kept = r#"{"segments": 0, "dropout": 0.2, "attention_dropout": 0.1}"#;
+        let read: TextEncoderConfig = serde_json::from_str(kept).unwrap();
+        assert_eq!((read.projection_dropout, read.after_attention()), (None, 0.2));
+        assert!(!serde_json::to_string(&read).unwrap().contains("projection"));
+        let config = TextEncoderConfig { projection_dropout: Some(0.0), ..read };
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<TextEncoderConfig>(&text).unwrap(), config);
+        assert_eq!(config.after_attention(), 0.0);
+        let wrong = TextEncoderConfig { projection_dropout: Some(1.0), ..config };
+        assert!(wrong.validate().unwrap_err().to_string().contains("projection_dropout"));
+    }
 
     #[test]
     fn far_distances_share_buckets() {

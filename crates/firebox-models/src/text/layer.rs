@@ -2,8 +2,8 @@
 //! residual sum.
 //!
 //! It differs from [`EncoderLayer`](crate::EncoderLayer), which is PyTorch's, in what published text
-//! encoders do: dropout stands after attention and after the feed-forward network, not within it, and
-//! attention has a rate of its own.
+//! encoders do: dropout stands after attention (but in DistilBERT) and after the feed-forward network, not
+//! within it, and attention has a rate of its own.
 
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear};
@@ -185,7 +185,7 @@ impl TextSelfAttention {
                     .reshape([batch * time, config.width])
             }
         };
-        linear_add(precision, residual, attended, &self.out_proj, config.dropout, after)
+        linear_add(precision, residual, attended, &self.out_proj, config.after_attention(), after)
     }
 
     #[allow(clippy::too_many_arguments, reason = "all of it belongs to one formula")]

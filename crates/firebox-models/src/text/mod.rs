@@ -107,7 +107,8 @@ impl TextEncoder {
         Self { recomputed, ..self }
     }
 
-    /// The same encoder with dropout of this probability, on the probabilities of attention, too.
+    /// The same encoder with dropout of this probability, on the probabilities of attention, too; where there was to be
+    /// none on what attention adds, there is none.
     #[must_use]
     pub fn with_dropout(mut self, dropout: f64) -> Self {
         (self.config.dropout, self.config.attention_dropout) = (dropout, dropout);

@@ -126,6 +126,38 @@ fn a_text_of_one_token_sees_itself() {
     alone.assert_approx_eq::<f32>(&padded, burn::tensor::Tolerance::absolute(1e-6));
 }
 
+#[test]
+fn dropout_behind_the_projection_of_attention_has_a_rate_of_its_own() {
+    let encode = |dropout: f64, projection_dropout: Option<f64>, draws: bool| {
+        let config = TextEncoderConfig {
+            vocabulary: 30,
+            positions: 12,
+            width: 12,
+            heads: 3,
+            layers: 1,
+            feedforward: 20,
+            dropout,
+            attention_dropout: 0.0,
+            projection_dropout,
+            ..TextEncoderConfig::default()
+        };
+        let encoder = config.init(Stream::new(1, "weights"), &Device::flex()).unwrap();
+        let tokens = TensorData::new((0..8_i64).collect::<Vec<_>>(), [2, 4]);
+        let tokens = Tensor::<2, Int>::from_data(tokens, &Device::flex());
+        let stream = draws.then(|| Stream::new(1, "dropout"));
+        encoder.encode(tokens, None, stream).into_data().iter::<f32>().collect::<Vec<_>>()
+    };
+    let distance =
+        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let plain = encode(0.0, None, false);
+    assert!(distance(&encode(0.0, None, true), &plain) < 1e-5);
+    assert!(distance(&encode(0.0, Some(0.5), true), &plain) > 1e-3);
+    // The other masks are the same.
+    let all = encode(0.5, None, true);
+    assert!(distance(&encode(0.5, Some(0.5), true), &all) < 1e-5);
+    assert!(distance(&encode(0.5, Some(0.0), true), &all) > 1e-3);
+}
+
 fn text_alike(attention: TextAttention) {
     let config = TextEncoderConfig {
         vocabulary: 30,

@@ -94,7 +94,7 @@ impl Checks {
         let half = Some((main.batch / 2).max(1));
         let few = BenchConfig { batch: half, ..case.steps(precision, 1, 0) };
         let (_, little) = working(|| case.measure(&few, device))?;
-        let sizes = (main.batch, main.median_ms);
+        let sizes = (main.batch, main.median_ms, main.warmup);
         let (doubling, much) = Doubling::measure(case, precision, sizes, device, time)?;
         let threads = rayon::current_num_threads() as f64;
         let busy = little
@@ -106,7 +106,10 @@ impl Checks {
         let forward = median(case.measure(&settings, device)?.times);
         // The quickest of those with a layer that Burn composes step by step.
         let plain: DoctorCase = config.only.unwrap_or(Workload::LstmForecast.into());
-        let few = plain.steps(Precision::F32, 2, 1);
+        // After as many steps as what it is set beside: a GPU tunes its kernels in the first ones.
+        let beside = |one: &&Timed| one.workload == plain.name() && one.precision == precision;
+        let warmup = timed.iter().find(beside).map_or(1, |one| one.warmup);
+        let few = plain.steps(Precision::F32, 2, warmup);
         let milliseconds = median(plain.measure_composed(&few, device)?.times);
         let baseline = Baseline { workload: plain.name().to_owned(), milliseconds };
         Ok(Self {

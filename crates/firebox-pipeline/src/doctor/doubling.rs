@@ -30,15 +30,21 @@ pub(super) struct Doubling {
 }
 
 impl Doubling {
-    /// Takes steps of both for about one share of the time. Returns besides how long threads worked at the first half.
+    /// Takes steps of both for about one share of the time, of a model whose steps take so long with the whole, after so
+    /// many that were not timed. Returns besides how long threads worked at the first half.
     pub(super) fn measure(
         case: DoctorCase,
         precision: Precision,
-        (batch, step_ms): (usize, f64),
+        (batch, step_ms, warmup): (usize, f64, u64),
         device: &ChosenDevice,
         time: &mut Allowance,
     ) -> Result<(Self, Option<Working>), PipelineError> {
         let batches = [(batch / 2).max(1), batch];
+        // A GPU tunes its kernels for each batch anew, and has done so for the whole.
+        if device.backend != "cpu" {
+            let half = BenchConfig { batch: Some(batches[0]), ..case.steps(precision, 1, warmup) };
+            case.measure(&half, device)?;
+        }
         // Half of a batch takes about half of the time, and of each one step is not timed.
         let steps = time.next().as_secs_f64() * 1e3 / (1.5 * step_ms * ROUNDS as f64) - 1.0;
         let steps = steps.clamp(1.0, STEPS) as u64;
@@ -147,7 +153,7 @@ mod tests {
         let mut time = Allowance { end, left: 1 };
         let case = "mlp".parse().unwrap();
         let (found, _) =
-            Doubling::measure(case, Precision::F32, (8, 1.0), &device, &mut time).unwrap();
+            Doubling::measure(case, Precision::F32, (8, 1.0, 1), &device, &mut time).unwrap();
         assert!(found.batches == [4, 8] && found.middle > 0.0 && found.whole_ms > 0.0, "{found:?}");
         assert!(found.range[0] <= found.middle && found.middle <= found.range[1], "{found:?}");
     }

@@ -33,6 +33,9 @@ pub struct Timed {
     pub batch: usize,
     /// Steps timed.
     pub steps: usize,
+    /// Steps before them, at least.
+    #[serde(skip)]
+    pub warmup: u64,
     /// The first step of all, which is not among the timed ones: kernels are compiled and tuned in it, and memory is
     /// first used; milliseconds.
     pub first_ms: f64,
@@ -58,6 +61,7 @@ impl Default for Timed {
             emulated: false,
             batch: 0,
             steps: 0,
+            warmup: 1,
             first_ms: f64::NAN,
             median_ms: f64::NAN,
             quartiles_ms: [f64::NAN; 2],
@@ -121,7 +125,7 @@ fn one(
     let before = start_of_peak(device);
     let on_gpu = device.backend != "cpu";
     // On a processor the first step is not much longer than the others, and tells how many of them there is time for.
-    let warmup = u64::from(on_gpu || allowed.is_none());
+    let mut warmup = u64::from(on_gpu || allowed.is_none());
     let mut measured = match case.measure(&case.steps(precision, 1, warmup), device) {
         // The loss scale has to come down first.
         Err(PipelineError::Train(TrainError::Overflowed { .. })) => {
@@ -135,7 +139,8 @@ fn one(
         let again = begun.elapsed().saturating_sub(first);
         let left = allowed.saturating_sub(begun.elapsed() + again);
         let usual = if on_gpu { GPU_WARMUP } else { 1 };
-        let [warmup, steps] = divided(usual, [left, allowed], measured.times[0]);
+        let [untimed, steps] = divided(usual, [left, allowed], measured.times[0]);
+        warmup = untimed;
         measured = case.measure(&case.steps(precision, steps, warmup), device)?;
     }
     let peak = before.and_then(|before| Some(most_held(device)?.saturating_sub(before)));
@@ -149,6 +154,7 @@ fn one(
         precision,
         batch: case.default_batch(),
         steps: sorted.len(),
+        warmup,
         first_ms: first.as_secs_f64() * 1e3,
         median_ms: sorted[sorted.len() / 2],
         quartiles_ms: [at(0.25), at(0.75)],
@@ -188,6 +194,10 @@ mod tests {
         assert!(timed.median_ms > 0.0 && timed.steps == 1, "{timed:?}");
         // The table says that the first step is not among the timed ones, also where there is one alone.
         assert!(timed.first_ms > 0.0 && timed.first_ms != timed.median_ms, "{timed:?}");
+        // Without time for more, three steps after one.
+        let allowed = Some(Duration::ZERO);
+        let timed = one(case, Precision::F32, allowed, &ChosenDevice::named("cpu")).unwrap();
+        assert_eq!((timed.steps, timed.warmup), (3, 1));
     }
 
     #[test]

@@ -143,9 +143,16 @@ fn by_share(scores: &FewLabels) -> Part {
             from_zero: false,
         });
     }
+    let seeds = scores.shares.iter().flat_map(|share| &share.arms).map(|arm| arm.seeds).max();
+    let lead = match seeds.unwrap_or(0) {
+        ..=1 => {
+            "Of one training each; intervals cover test windows, and say nothing of other seeds."
+        }
+        _ => "Mean over the seeds; intervals cover seeds and test windows.",
+    };
     Part {
         title: "Scores".to_owned(),
-        lead: "Mean over the seeds; intervals cover seeds and test windows.".to_owned(),
+        lead: lead.to_owned(),
         charts,
         tables: vec![score_table(scores)],
     }
@@ -366,6 +373,13 @@ mod tests {
         let classes = ["a", "b"].map(str::to_owned);
         let apart = Together::default();
         FewLabels::of(&config, &classes, &TRUTH, 0, &apart, shares.iter().map(of).collect())
+    }
+
+    #[test]
+    fn intervals_of_one_seed_are_not_said_to_cover_seeds() {
+        let lead = |seeds| by_share(&scores(&[0.5, 1.0], 0, seeds)).lead;
+        assert!(lead(1).ends_with("say nothing of other seeds."), "{}", lead(1));
+        assert!(lead(2).contains("intervals cover seeds and test windows"), "{}", lead(2));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use firebox_core::{Event, HeldOutWindows, SeriesSet, Stream, Window, WindowList, count};
 use firebox_eval::{
     BlockOf, Estimate, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts,
-    Linear, LinearData, Resampling, evaluate_forecasts, last_value, mean_r2, seasonal_naive,
-    seasonal_scale,
+    Linear, LinearData, Resampling, block_of_overlap, evaluate_forecasts, last_value, mean_r2,
+    seasonal_naive, seasonal_scale,
 };
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source};
@@ -21,7 +21,7 @@ use super::sequences::Sequences;
 use crate::error::PipelineError;
 use crate::score::Judge;
 use crate::stages::Run;
-use crate::together::{is_apart, size_of_units};
+use crate::together::{is_apart, numbers_of_units, size_of_units};
 
 /// Features of the linear model at most: beyond them it sees the latest steps of a window only.
 const MOST_FEATURES: usize = 1_500;
@@ -179,7 +179,8 @@ fn evaluate(
         stream: Stream::new(config.seed, "bootstrap"),
         resamples: config.resamples,
         block: hanging.block,
-        units: vec![],
+        units: hanging.units.clone(),
+        whole_units: !hanging.units.is_empty(),
         confidence: config.confidence,
     };
     let count = outputs.len();
@@ -198,7 +199,7 @@ fn evaluate(
         Ok(ForecastEvaluation { block_of: hanging.of, ..evaluation })
     };
     if let Some(block) = config.block {
-        return evaluated(&Hanging { block, of: BlockOf::Setting, order: None });
+        return evaluated(&Hanging { block, of: BlockOf::Setting, order: None, units: vec![] });
     }
     let evaluation = evaluated(&in_time(run, sequences, windows))?;
     match by_units(sequences, windows) {
@@ -229,6 +230,9 @@ fn wider(one: ForecastEvaluation, other: ForecastEvaluation) -> ForecastEvaluati
     }
     for (own, other) in fewer.gains.iter_mut().zip(more.gains) {
         join(&mut own.gain, other.gain);
+        if let (Some(own), Some(other)) = (&mut own.among_all, other.among_all) {
+            join(own, other);
+        }
     }
     fewer
 }
@@ -241,6 +245,8 @@ struct Hanging {
     of: BlockOf,
     /// In this order; none: in that of time.
     order: Option<Vec<usize>>,
+    /// The unit of each window in that order, where whole units are drawn in place of blocks. Empty: they are not.
+    units: Vec<u32>,
 }
 
 impl Hanging {
@@ -252,21 +258,24 @@ impl Hanging {
     }
 }
 
-/// Consecutive windows, of all series that go on at once, that are drawn together: those that share a step of a window or
-/// of a target, and at least a season of them, because errors hang together with the time of the day. It is not made
-/// smaller where that leaves few blocks: intervals would be too narrow, and there are none then.
+/// Consecutive windows, of all series that go on at once, that are drawn together: as many as the overlap of those that share
+/// a step of a window or of a target takes, and at least a season of them, because errors hang together with the time of the
+/// day. It is not made smaller where a season leaves few blocks: intervals would be too narrow, and there are none then.
 fn in_time(run: &Run<'_>, sequences: &Sequences, windows: &WindowList) -> Hanging {
     let window = &run.config.window;
     // Without a clock, nothing is known of the times of one series beside another.
     let has_clock = sequences.windows.ingested.checks.span.is_some();
     let order = (!has_clock).then(|| ordered(windows, |series| series as usize));
     if window.whole {
-        return Hanging { block: 1, of: BlockOf::Overlap, order };
+        return Hanging { block: 1, of: BlockOf::Overlap, order, units: vec![] };
     }
     let (season, own) = (sequences.steps_of_season(), window.length + sequences.rule().reach());
     let of = if season > own { BlockOf::Season(season) } else { BlockOf::Overlap };
     let beside = if has_clock { at_once(windows, sequences.set()) } else { 1 };
-    Hanging { block: own.max(season).div_ceil(window.stride) * beside, of, order }
+    let share_a_step = own.div_ceil(window.stride);
+    let overlap = block_of_overlap(share_a_step, windows.len() as f64 / beside as f64);
+    let block = overlap.max(season.div_ceil(window.stride)) * beside;
+    Hanging { block, of, order, units: vec![] }
 }
 
 /// Where series, or groups of them, are tested on that were not trained on, all windows of one of them: what holds for those
@@ -276,8 +285,11 @@ fn by_units(sequences: &Sequences, windows: &WindowList) -> Option<Hanging> {
     is_apart(&sequences.windows.rule, set).then(|| {
         let units = set.units();
         let unit = |series: u32| units[series as usize];
-        let (block, order) = (size_of_units(windows, unit), Some(ordered(windows, unit)));
-        Hanging { block, of: BlockOf::Units, order }
+        let order = ordered(windows, unit);
+        let numbers = numbers_of_units(windows, unit);
+        let own = order.iter().map(|window| numbers[*window]).collect();
+        let block = size_of_units(windows, unit);
+        Hanging { block, of: BlockOf::Units, order: Some(order), units: own }
     })
 }
 
@@ -522,8 +534,10 @@ mod tests {
                 .into_iter()
                 .collect();
         // The first and the last series are of one unit.
-        let order = ordered(&list, |series| usize::from(series == 1));
-        let hanging = Hanging { block: 4, of: BlockOf::Units, order: Some(order) };
+        let unit = |series: u32| usize::from(series == 1);
+        let order = ordered(&list, unit);
+        assert_eq!(numbers_of_units(&list, unit), [0, 1, 0, 0, 0]);
+        let hanging = Hanging { block: 4, of: BlockOf::Units, order: Some(order), units: vec![] };
         let values: Vec<f64> = (0..10).map(f64::from).collect();
         let expected = [0.0, 1.0, 6.0, 7.0, 4.0, 5.0, 8.0, 9.0, 2.0, 3.0];
         assert_eq!(*hanging.arranged(&values, 2), expected);

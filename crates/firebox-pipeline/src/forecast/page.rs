@@ -218,23 +218,21 @@ fn errors_lead(evaluation: &ForecastEvaluation) -> String {
     if let Some(why) = evaluation.no_intervals() {
         return format!("{start}. They have no intervals: {why}. {every}");
     }
-    let drawn = match (evaluation.block, evaluation.block_of) {
-        (..=1, _) => "resamples draw windows one by one, the same for all".to_owned(),
-        (block, of) => {
-            let why = match of {
-                BlockOf::Setting => "as `evaluate.block` asks".to_owned(),
-                BlockOf::Overlap => "as many as share steps".to_owned(),
-                BlockOf::Units => {
-                    "as many as one of the series, or groups of them, has that were not trained on"
-                        .to_owned()
-                }
-                BlockOf::Season(steps) => format!(
-                    "as many as lie within a season of {}, over which errors hang together",
-                    count(steps as u64, "step")
-                ),
-            };
-            format!("resamples draw blocks of {block} consecutive windows, {why}, the same for all")
-        }
+    let block = evaluation.block;
+    let in_blocks = |why: &str| {
+        format!("resamples draw blocks of {block} consecutive windows, {why}, the same for all")
+    };
+    let drawn = match evaluation.block_of {
+        _ if block <= 1 => "resamples draw windows one by one, the same for all".to_owned(),
+        BlockOf::Setting => in_blocks("as `evaluate.block` asks"),
+        BlockOf::Overlap => in_blocks("as many as those that share steps take"),
+        BlockOf::Units => format!(
+            "resamples draw whole series, or groups of them, that were not trained on, {block} windows each in the mean, the same for all"
+        ),
+        BlockOf::Season(steps) => in_blocks(&format!(
+            "as many as lie within a season of {}, over which errors hang together",
+            count(steps as u64, "step")
+        )),
     };
     let confidence = share_text(evaluation.confidence);
     format!("{start}, with their {confidence} % intervals: {drawn}. {every}")

@@ -161,7 +161,8 @@ pub(super) fn judge(
             stream: Stream::new(evaluate.seed, "halves"),
             resamples: evaluate.resamples,
             block: evaluate.block.unwrap_or(hanging.block).max(1),
-            units: vec![],
+            units: hanging.units_in_order(),
+            whole_units: hanging.whole_units && evaluate.block.is_none(),
             confidence: evaluate.confidence,
         };
         let sorted = subjects.map(|(name, clusters)| (name, hanging.sorted(clusters)));
@@ -169,12 +170,12 @@ pub(super) fn judge(
             std::array::from_fn(|place| (sorted[place].0, &sorted[place].1));
         with_intervals(&resampling, &hanging.sorted(&truth), &subjects)
     };
-    let mut independent = truth.len() / evaluate.block.unwrap_or(hanging.block).max(1);
+    let blocks = truth.len() / evaluate.block.unwrap_or(hanging.block).max(1);
+    let units = hanging.units.iter().max().filter(|_| evaluate.block.is_none());
+    let independent = units.map_or(blocks, |last| blocks.min(*last as usize + 1));
     let (mut subjects, mut leads) = judged(&hanging);
     // Halves are drawn by moments or by units; windows hang together by both, so the wider one is told.
     if let Some(by_units) = hanging.by_units().filter(|_| evaluate.block.is_none()) {
-        let units = hanging.units.iter().max().map_or(0, |last| *last as usize + 1);
-        independent = independent.min(units);
         let (others, other_leads) = judged(&by_units);
         subjects.iter_mut().zip(&others).for_each(|(own, other)| own.widen(other));
         leads.iter_mut().zip(&other_leads).for_each(|(own, other)| *own = wider(*own, *other));

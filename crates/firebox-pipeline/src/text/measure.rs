@@ -152,6 +152,7 @@ pub(super) fn measure(
         resamples: run.config.evaluate.resamples,
         block: 1,
         units: vec![],
+        whole_units: false,
         confidence: run.config.evaluate.confidence,
     };
     let units = &parts.test_units;

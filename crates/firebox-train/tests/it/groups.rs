@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::{
     Plan, Point, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights,
@@ -266,4 +267,42 @@ fn a_plain_epoch_that_is_better_than_every_average_is_kept_and_said() {
     assert!((weight * weight - best.loss).abs() < 1e-6, "{weight} {}", best.loss);
     let said = warnings.0.lock().unwrap();
     assert!(said.iter().any(|text| text.contains("epoch 1 has the lowest loss")), "{said:?}");
+}
+
+/// Losses that rise from batch to batch, whatever is learnt.
+struct Rising(AtomicUsize);
+
+impl Objective<Point> for Rising {
+    fn loss(&self, model: &Point, batch: &Batch, _: Streams) -> Loss {
+        let before = self.0.fetch_add(1, Ordering::Relaxed) as f64;
+        let value = (model.weight.val() - 9.0).square() + 100.0 * before;
+        Loss { value, weight: batch.indices.len() as f64, parts: vec![] }
+    }
+}
+
+#[test]
+fn without_validation_data_the_newest_average_is_kept() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let run = |folder: &Path, evaluate| {
+        let average = Some(AverageConfig { decay: 0.5, evaluate, ..AverageConfig::default() });
+        let config =
+            TrainConfig { epochs: 3, early_stopping: None, average, ..TrainConfig::default() };
+        let objective = Rising(AtomicUsize::new(0));
+        Plan::new(folder).train(point(), &objective, data, &config).unwrap()
+    };
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    // Six batches an epoch: the losses of the weights that are trained are least in the first one.
+    let plain = run(folders[0].path(), false).summary;
+    assert_eq!((plain.best.unwrap().epoch, plain.averaged), (1, false));
+    assert_eq!(plain.selected, "step-000006");
+    let trained = run(folders[1].path(), true);
+    let summary = trained.summary;
+    assert_eq!((summary.best, summary.selected.as_str()), (None, "step-000018"));
+    assert!(summary.averaged);
+    let kept = checkpoints(&folders[1].path().join("checkpoints")).unwrap();
+    let [kept] = &kept[..] else { panic!("{}", kept.len()) };
+    let mut averaged = point();
+    load_average(kept.path(), &mut averaged).unwrap();
+    assert_eq!(weights(&trained.model), weights(&averaged));
 }

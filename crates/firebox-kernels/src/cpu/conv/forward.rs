@@ -122,9 +122,10 @@ unsafe fn compute_task<S: Simd, C: Compute>(pass: &Pass<'_>, index: usize) {
     let (row_size, sums_size) = (source.channels, samples * steps * padded);
     let input_size = samples * rows * words;
     // AMX reads sixteen windows at a time, behind a sample's last as well: where that takes more room than all
-    // others, they are left to vectors.
+    // others of a whole group, they are left to vectors, in the last group, too, which may have fewer samples.
     let behind = (steps.next_multiple_of(amx::TILE) - steps) * walk.stride * words;
-    let tiles = Tiles::of::<C>(pass.kernels).filter(|_| behind <= ROOM.max(input_size));
+    let most = ROOM.max(tasks.samples * rows * words);
+    let tiles = Tiles::of::<C>(pass.kernels).filter(|_| behind <= most);
     let behind = if tiles.is_some() { behind } else { 0 };
     let mut scratch = Lent::take(input_size + behind + row_size + sums_size);
     let (sums, rest) = scratch.get_mut().split_at_mut(sums_size);
