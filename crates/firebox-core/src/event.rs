@@ -165,6 +165,11 @@ pub enum Event {
     },
 }
 
+/// Whether a stage of this name is one that trains: each training of a run is within one of these.
+pub fn is_training(stage: &str) -> bool {
+    matches!(stage, "train" | "finetune")
+}
+
 /// For `deserialize_with`: JSON has no number for what is not finite, which is written as `null` and read as NaN.
 ///
 /// # Errors
@@ -229,6 +234,12 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn stages_that_train_are_told_from_the_others() {
+        let all = ["ingest", "windows", "augment", "tokenise", "train", "finetune", "evaluate"];
+        assert_eq!(all.map(is_training), [false, false, false, false, true, true, false]);
     }
 
     #[test]

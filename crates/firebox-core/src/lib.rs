@@ -67,7 +67,7 @@ pub use column::{Backing, Column};
 pub use control::{Request, Requests};
 pub use count::{count, quoted};
 pub use equal::EqualSeries;
-pub use event::{Event, Listener, Silent, number_or_nan, numbers_or_nan};
+pub use event::{Event, Listener, Silent, is_training, number_or_nan, numbers_or_nan};
 pub use filled::Filled;
 pub use folds::{Fold, WalkForward, walk_forward};
 pub use forecast::{Calendar, ForecastRule, ForecastScaler, Predicted};

@@ -1,5 +1,6 @@
-//! Values so far from all others of their channel that its scale is made by them and not by the others: a wrong reading, or
-//! a code for a missing value, such as -9999. They are told by quartiles, which nothing rare can move. No value is changed.
+//! Values far from all others of their channel: wrong readings, by which its scale is made and not by the others, and
+//! codes for a missing value, such as -9999, whether it is made by them or not. They are told by quartiles, which
+//! nothing rare can move, and by the hole between them and the others. No value is changed.
 
 use std::ops::Range;
 

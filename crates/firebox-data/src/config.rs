@@ -352,8 +352,8 @@ pub enum CrowdedPolicy {
     #[default]
     Error,
     /// Those rows are left out, and after one of them all until nine tenths of an interval have passed since the last that
-    /// was kept, and less is lacking of a whole one than half of what lies between the row and the one before it. Later
-    /// rows decide nothing.
+    /// was kept, and no more is lacking of a whole one than half of what lies between the row and the one before it,
+    /// which was left out. Later rows decide nothing.
     Drop,
     /// They are kept, each as one step, and so are the rows of a series whose own steps are shorter than the interval.
     Keep,

@@ -357,9 +357,13 @@ fn tail(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
     })
 }
 
-/// Reads the columns of the mapping.
-pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFrame, DataError> {
-    let names = header(path, csv)?;
+/// Reads the columns of the mapping from a file whose columns have these names.
+pub(crate) fn read(
+    path: &Path,
+    csv: &Csv,
+    names: &[String],
+    mapping: &Mapping,
+) -> Result<DataFrame, DataError> {
     check_end(path, csv, names.len())?;
     let map = MappedFile::of_input(path).map_err(DataError::io("read", path))?;
     let bytes = map.bytes();
@@ -372,10 +376,10 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
     map.check().map_err(|error| DataError::io("read", path)(std::io::Error::other(error)))?;
     map.release(0..bytes.len());
     let columns: Vec<PlSmallStr> = mapping.used().map(PlSmallStr::from).collect();
-    let read: Vec<Expr> = with_last(columns.clone(), &names).into_iter().map(col).collect();
+    let read: Vec<Expr> = with_last(columns.clone(), names).into_iter().map(col).collect();
     let scan = |number: DataType| -> Result<PolarsResult<DataFrame>, DataError> {
         Ok(reader(path, csv)?
-            .with_schema(Some(schema(&names, mapping, &number)))
+            .with_schema(Some(schema(names, mapping, &number)))
             .finish()
             .and_then(|frame| frame.select(read.clone()).collect())
             .and_then(|frame| frame.select(columns.clone())))
@@ -389,7 +393,7 @@ pub(crate) fn read(path: &Path, csv: &Csv, mapping: &Mapping) -> Result<DataFram
         // Polars reads no number that has blanks behind it.
         Err(error) => scan(DataType::String)?
             .and_then(|text| trimmed(text, csv, mapping))
-            .map_err(|_| diagnose(path, csv, mapping, &names, &error))?,
+            .map_err(|_| diagnose(path, csv, mapping, names, &error))?,
     };
     let Some(holds) = rows_with_a_value(&frame) else { return Ok(frame) };
     let header = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);

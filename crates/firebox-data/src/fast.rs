@@ -181,15 +181,22 @@ impl How {
         let mut how = self.clone();
         match stop {
             Stop::Apart if self.sorted.is_none() && !in_memory => how.sorted = Some(BLOCK),
-            Stop::Crowded(interval) if self.spacing.is_none() => how.spacing = Some(*interval),
+            Stop::Crowded(interval) if self.spacing.is_none() => how.space(Some(*interval)),
             Stop::Bridged(interval) if self.interval.is_none() => how.interval = Some(*interval),
             Stop::Void(channels, spacing) if self.void.is_empty() => {
                 how.void.clone_from(channels);
-                how.spacing = *spacing;
+                how.space(*spacing);
             }
             _ => return None,
         }
         Some(how)
+    }
+
+    /// Leaves out rows that follow too soon by this interval, if any. Gaps are told by the same one: what is not to be
+    /// carried over them takes no further reading.
+    fn space(&mut self, spacing: Option<i64>) {
+        self.spacing = spacing;
+        self.interval = self.interval.or(spacing);
     }
 
     /// What is done with all rows after they have been read.

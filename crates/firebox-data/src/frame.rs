@@ -1,13 +1,14 @@
 //! Tables read by polars → series.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_core::{Channel, Role};
+use firebox_core::Channel;
 use polars::prelude::*;
 use rayon::prelude::*;
 
-use crate::input::Input;
+use crate::guarded::guarded;
+use crate::input::{Input, inputs};
 use crate::mapping::Mapping;
 use crate::raw::{Interner, NO_LABEL, Piece, Raw, RawLabels, RawSeries, Rows};
 use crate::schema::Declared;
@@ -27,6 +28,34 @@ pub(crate) struct Table<'a> {
     mapping: Mapping,
 }
 
+/// The columns of a table, and what it declares them to be; nothing of other files, and where it cannot be read.
+pub(crate) fn names_of(
+    input: &Input,
+    config: &DataConfig,
+) -> Option<(Vec<String>, Option<Declared>)> {
+    let read = || match input.format {
+        Format::Csv => Some((csv::header(&input.path, &config.csv).ok()?, None)),
+        Format::Parquet | Format::Arrow => {
+            let declared = Declared::read(&input.path, input.format).ok()?;
+            Some((declared.names.clone(), Some(declared)))
+        }
+        _ => None,
+    };
+    guarded(input, read).ok().flatten()
+}
+
+/// The files of `config` that have no column of this name; those whose columns have no names are none of them.
+///
+/// # Errors
+///
+/// When a file is missing, or is of the wrong kind.
+pub fn files_without(config: &DataConfig, column: &str) -> Result<Vec<PathBuf>, DataError> {
+    let lacks = |input: &Input| {
+        names_of(input, config).is_some_and(|(names, _)| names.iter().all(|name| name != column))
+    };
+    Ok(inputs(config)?.into_iter().filter(lacks).map(|input| input.path).collect())
+}
+
 /// Reads the columns in use of one CSV, Parquet or Arrow file.
 pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table<'a>, DataError> {
     let Input { path, format, .. } = input;
@@ -34,7 +63,7 @@ pub(crate) fn load<'a>(input: &'a Input, config: &'a DataConfig) -> Result<Table
         let names = csv::header(path, &config.csv)?;
         let mapping = Mapping::new(path, &names, &config.columns)?;
         csv::check_index(path, &config.csv, &names, &mapping)?;
-        (csv::read(path, &config.csv, &mapping)?, mapping)
+        (csv::read(path, &config.csv, &names, &mapping)?, mapping)
     } else {
         let declared = Declared::read(path, *format)?;
         let mapping = mapped(input, config, &declared)?;
@@ -68,9 +97,8 @@ pub(crate) fn mapped(
     let mapping = Mapping::new(path, &declared.names, &config.columns)?;
     // A column that is no channel as it is named as the numbers of rows may be the times.
     let index = mapping.index_columns(&declared.names);
-    let index = index.into_iter().map(|name| Channel::new(name, Role::Other));
-    for channel in mapping.channels.iter().cloned().chain(index) {
-        check_numeric(path, &channel, declared.kind(&channel.name), &mapping)?;
+    for name in mapping.channels.iter().map(|channel| &channel.name).chain(&index) {
+        check_numeric(path, name, declared.kind(name), &mapping)?;
     }
     let others = [&mapping.time, &mapping.series, &mapping.label].into_iter().flatten();
     others.into_iter().try_for_each(|name| check_known(path, name, declared.kind(name)))?;
@@ -170,7 +198,7 @@ type Kind<'a> = Option<Result<&'a DataType, &'a str>>;
 
 fn check_numeric(
     path: &Path,
-    channel: &Channel,
+    name: &str,
     kind: Kind<'_>,
     mapping: &Mapping,
 ) -> Result<(), DataError> {
@@ -180,7 +208,7 @@ fn check_numeric(
         Some(Ok(kind)) => {
             (kind.to_string(), kind.is_string() || kind.is_categorical() || kind.is_enum())
         }
-        Some(Err(name)) => (name.to_owned(), false),
+        Some(Err(kind)) => (kind.to_owned(), false),
         None => return Ok(()),
     };
     // A text beside numbers mostly says which series a row is of, and a date the time, if no other column does.
@@ -191,7 +219,7 @@ fn check_numeric(
             "cast it to float64, or name the columns to learn from, without it, in `data.columns.channels`"
         }
     };
-    let (column, wanted) = (channel.name.clone(), format!("{NUMBERS}: {way_out}"));
+    let (column, wanted) = (name.to_owned(), format!("{NUMBERS}: {way_out}"));
     Err(DataError::ColumnType { path: path.to_owned(), column, found, wanted })
 }
 
@@ -330,8 +358,8 @@ impl Reading<'_> {
         Ok(text.iter().map(code).collect())
     }
 
-    /// What is wrong with a row whose name is missing, or white space alone.
-    fn without_name(&self, name: &str, row: usize) -> DataError {
+    /// What stands in a row of a column of names that names nothing, and why it does not, where anything stands there.
+    pub(crate) fn no_name(&self, name: &str, row: usize) -> (String, &'static str) {
         let text = self
             .column(name)
             .and_then(|column| column.cast(&DataType::String).map_err(|error| self.polars(&error)));
@@ -342,6 +370,12 @@ impl Reading<'_> {
             "" => ", as white space is no name",
             _ => ", as programs write it for one that is missing",
         };
+        (value, what)
+    }
+
+    /// What is wrong with a row whose name is missing, or white space alone.
+    fn without_name(&self, name: &str, row: usize) -> DataError {
+        let (value, what) = self.no_name(name, row);
         DataError::Value {
             path: self.input.path.clone(),
             row: row + 1,

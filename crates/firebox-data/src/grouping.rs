@@ -188,27 +188,32 @@ impl Column {
             None => vec![self.series.code(&input.name()); groups.len()],
         };
         let mut last = None;
-        for (row, pair) in (before + 1..).zip(series.into_iter().zip(groups)) {
+        for (row, pair) in series.into_iter().zip(groups).enumerate() {
             // Rows of one series mostly stand together; one without a name is told of as such.
             if last == Some(pair) || pair.0 == NO_LABEL {
                 continue;
             }
             last = Some(pair);
-            self.note(pair, (reading, label, row))?;
+            self.note(pair, (reading, label), [before, row])?;
         }
         Ok(())
     }
 
+    /// Notes what a row says: the one at a place of its part, counted from 0, `before` which come so many of the file.
     fn note(
         &mut self,
         (series, group): (u32, u32),
-        (reading, label, row): (&Reading<'_>, &str, usize),
+        (reading, label): (&Reading<'_>, &str),
+        [before, place]: [usize; 2],
     ) -> Result<(), DataError> {
-        let path = reading.input.path.clone();
+        let (path, row) = (reading.input.path.clone(), before + place + 1);
         if group == NO_LABEL {
-            let problem = "names no group: every row needs the group of its series, in \
-                 `data.columns.group`; write it there, or leave such series out of the file";
-            let (column, value, problem) = (label.to_owned(), String::new(), problem.to_owned());
+            let (value, what) = reading.no_name(label, place);
+            let problem = format!(
+                "names no group{what}: every row needs the group of its series, in `data.columns.group`; write it \
+                 there, or leave such series out of the file"
+            );
+            let column = label.to_owned();
             return Err(DataError::Value { path, row, column, value, problem });
         }
         let said = Said { group, path: path.clone(), row };

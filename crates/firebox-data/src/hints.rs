@@ -3,13 +3,12 @@
 //! Nothing here runs for data that are taken. What cannot be found out leaves the error as it is.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 
 use firebox_core::{Channel, Silent};
 use polars::prelude::{DataFrame, DataType, Expr, IdxSize, TimeUnit as Stored, col};
 
 use crate::config::role_of;
-use crate::frame::{Reading, scan};
+use crate::frame::{Reading, names_of, scan};
 use crate::ingest::{drop_void, raw};
 use crate::input::{Input, inputs};
 use crate::mapping::Mapping;
@@ -17,9 +16,7 @@ use crate::raw::{Interner, NO_LABEL, Raw};
 use crate::schema::Declared;
 use crate::time::{Course, Zone, is_like_time, is_time_of_day};
 use crate::work::Usable;
-use crate::{
-    ConstantPolicy, DataConfig, DataError, Defect, Finding, Format, Policy, TimeUnit, csv,
-};
+use crate::{ConstantPolicy, DataConfig, DataError, Defect, Finding, Policy, TimeUnit, csv};
 
 /// Odd rows from which on several series in one file are the likelier cause: fewer are mistakes.
 const FEWEST: u64 = 3;
@@ -145,33 +142,6 @@ fn has_finer_times(config: &DataConfig) -> bool {
     };
     let Ok(inputs) = inputs(config) else { return false };
     inputs.iter().take(FILES).any(|input| finer(input).unwrap_or(false))
-}
-
-/// The files of `config` that have no column of this name; those whose columns have no names are none of them.
-///
-/// # Errors
-///
-/// When a file is missing, or is of the wrong kind.
-pub fn files_without(config: &DataConfig, column: &str) -> Result<Vec<PathBuf>, DataError> {
-    let lacks = |input: &Input| {
-        names_of(input, config).is_some_and(|(names, _)| names.iter().all(|name| name != column))
-    };
-    Ok(inputs(config)?.into_iter().filter(lacks).map(|input| input.path).collect())
-}
-
-/// The columns of a table, and what it declares them to be.
-pub(crate) fn names_of(
-    input: &Input,
-    config: &DataConfig,
-) -> Option<(Vec<String>, Option<Declared>)> {
-    match input.format {
-        Format::Csv => Some((csv::header(&input.path, &config.csv).ok()?, None)),
-        Format::Parquet | Format::Arrow => {
-            let declared = Declared::read(&input.path, input.format).ok()?;
-            Some((declared.names.clone(), Some(declared)))
-        }
-        _ => None,
-    }
 }
 
 /// The error of a file of which the first rows have dates alone as their times, and times of day in another column, which

@@ -16,9 +16,10 @@ use crate::content::{AT_ONCE as HASHED, Seen, content_hash_heard, content_hash_u
 use crate::converted;
 use crate::demand::DemandConfig;
 use crate::fast::{Sink, Stop, Told};
+use crate::frame::names_of;
 use crate::generated::settings;
 use crate::guarded::guarded;
-use crate::hints::{explained, names_of};
+use crate::hints::explained;
 use crate::input::{Input, inputs};
 use crate::mapping::Mapping;
 use crate::market::MarketConfig;
@@ -46,7 +47,8 @@ pub struct Ingested {
     pub reused: bool,
 }
 
-/// The key of what `config` makes of its files: their contents and names, and the settings.
+/// The key of what `config` makes of its files: their contents and names, and the settings. Where Firebox reads
+/// something otherwise than an earlier version did, or may, the key is another one than there, too.
 ///
 /// # Errors
 ///
@@ -613,12 +615,10 @@ fn key(
     Ok(key.finish())
 }
 
-/// Whether the columns of a table were once taken otherwise.
+/// Whether what is read of the columns of a table was once something else.
 fn was_another(input: &Input, config: &DataConfig) -> bool {
-    is_table(input.format)
-        && guarded(input, || names_of(input, config)).is_ok_and(|of| {
-            of.is_some_and(|(names, _)| Mapping::was_another(&names, &config.columns))
-        })
+    names_of(input, config)
+        .is_some_and(|(names, _)| Mapping::was_another(&input.path, &names, &config.columns))
 }
 
 /// Refuses a file that is both trained and tested on, and one that is named twice.

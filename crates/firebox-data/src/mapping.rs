@@ -70,17 +70,27 @@ impl Mapping {
         names.iter().filter(is_left_out).cloned().collect()
     }
 
-    /// Whether these columns were once taken otherwise: the time and the series by their order, and with the numbers of
-    /// rows among the channels.
-    pub(crate) fn was_another(names: &[String], columns: &Columns) -> bool {
-        let several = |declared: &Option<String>, words: &[&str]| {
-            let is_known =
-                |name: &&String| words.iter().any(|word| name.eq_ignore_ascii_case(word));
-            declared.is_none() && names.iter().filter(is_known).count() > 1
+    /// Whether what is read of these columns was once something else: the time and the series were told by the order of
+    /// the columns, and the numbers of rows were among the channels.
+    pub(crate) fn was_another(path: &Path, names: &[String], columns: &Columns) -> bool {
+        // Of what is refused, nothing is read.
+        let Ok(now) = Self::new(path, names, columns) else { return false };
+        let first = |words: &[&str]| {
+            let has_use = |name: &String| {
+                columns.channels.iter().any(|channel| channel.name == *name)
+                    || [&columns.label, &columns.group]
+                        .into_iter()
+                        .flatten()
+                        .any(|used| used == name)
+            };
+            let is = |name: &&String| {
+                words.iter().any(|word| name.eq_ignore_ascii_case(word)) && !has_use(name)
+            };
+            names.iter().find(is).cloned()
         };
-        several(&columns.time, &TIMES)
-            || several(&columns.series, &SERIES)
-            || (columns.channels.is_empty() && names.iter().any(|name| is_index(name)))
+        columns.time.clone().or_else(|| first(&TIMES)) != now.time
+            || columns.series.clone().or_else(|| first(&SERIES)) != now.series
+            || (columns.channels.is_empty() && now.prices_or_all(names) != now.channels)
     }
 
     /// Finds the declared columns, and the others by their names.
@@ -139,6 +149,16 @@ impl Mapping {
     /// The four prices of a bar if all are there, else every column that has no other use, but for the numbers of rows
     /// where others are left.
     fn default_channels(&self, names: &[String]) -> Vec<Channel> {
+        let all = self.prices_or_all(names);
+        let is_channel = |channel: &Channel| !is_index(&channel.name);
+        match all.iter().any(is_channel) {
+            true => all.into_iter().filter(is_channel).collect(),
+            false => all,
+        }
+    }
+
+    /// The same with the numbers of rows.
+    fn prices_or_all(&self, names: &[String]) -> Vec<Channel> {
         let free = |name: &&String| {
             let others = [&self.time, &self.series, &self.group, &self.label];
             !others.into_iter().flatten().any(|used| used == *name)
@@ -148,11 +168,7 @@ impl Mapping {
         let of = |role| all.iter().find(|channel| channel.role == role).cloned();
         let prices: Option<Vec<Channel>> =
             [Role::Open, Role::High, Role::Low, Role::Close].into_iter().map(of).collect();
-        let is_channel = |channel: &Channel| !is_index(&channel.name);
-        prices.unwrap_or_else(|| match all.iter().any(is_channel) {
-            true => all.into_iter().filter(is_channel).collect(),
-            false => all,
-        })
+        prices.unwrap_or(all)
     }
 
     fn check_uses(&self) -> Result<(), DataError> {
@@ -203,6 +219,12 @@ mod tests {
         names.split(',').map(str::to_owned).collect()
     }
 
+    fn was_another(names: &str, edit: &dyn Fn(&mut Columns)) -> bool {
+        let mut columns = Columns::default();
+        edit(&mut columns);
+        Mapping::was_another(Path::new("a.csv"), &names_of(names), &columns)
+    }
+
     #[test]
     fn the_order_of_columns_decides_nothing() {
         for (names, time, series) in [
@@ -217,12 +239,16 @@ mod tests {
         ] {
             let found = mapping(names, |_| ());
             assert_eq!((found.time.as_deref(), found.series.as_deref()), (time, series), "{names}");
-            assert_eq!(
-                Mapping::was_another(&names_of(names), &Columns::default()),
-                !["x,Date", "x,y"].contains(&names),
-                "{names}"
-            );
+            // What came first was taken once: here it is what is taken now.
+            let is_same = ["timestamp,date,x", "x,Date", "x,y"].contains(&names);
+            assert_eq!(was_another(names, &|_| ()), !is_same, "{names}");
         }
+        let named = |columns: &mut Columns| columns.time = Some("date".to_owned());
+        assert!(!was_another("date,timestamp,x", &named));
+        let taken = |columns: &mut Columns| columns.channels = vec!["date".into(), "x".into()];
+        assert!(!was_another("date,timestamp,x", &taken));
+        let refused = |columns: &mut Columns| columns.label = Some("nothing".to_owned());
+        assert!(!was_another("date,time,x", &refused));
         // A column that has another use is none.
         let of_day = |columns: &mut Columns| columns.series = Some("time".to_owned());
         assert_eq!(mapping("date,time,x", of_day).time.as_deref(), Some("date"));
@@ -238,12 +264,17 @@ mod tests {
             let names = format!("{index},time,x");
             assert_eq!(channels(&names, &|_| ()), ["x"], "{index}");
             assert_eq!(left_out(&names), [index]);
-            assert!(Mapping::was_another(&names_of(&names), &Columns::default()));
+            assert!(was_another(&names, &|_| ()) && was_another(&format!("{index},open"), &|_| ()));
             let named = |columns: &mut Columns| columns.channels = vec![index.into(), "x".into()];
             assert_eq!(channels(&names, &named), [index, "x"]);
             let alone = format!("time,{index}");
             assert_eq!(channels(&alone, &|_| ()), [index]);
             assert_eq!(left_out(&alone), [""; 0]);
+            // What is read is what was read.
+            let label = |columns: &mut Columns| columns.label = Some(index.to_owned());
+            let bars = format!("{index},time,open,high,low,close");
+            assert!(!was_another(&names, &named) && !was_another(&alone, &|_| ()));
+            assert!(!was_another(&names, &label) && !was_another(&bars, &|_| ()));
         }
         assert_eq!(channels("Unnamed: 01,time,x", &|_| ()), ["Unnamed: 01", "x"]);
         // Of bars it was never a channel.

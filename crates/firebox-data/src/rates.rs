@@ -4,7 +4,7 @@
 use std::iter;
 
 use crate::clean::{FEW, most_frequent};
-use crate::work::is_soon;
+use crate::work::{is_soon, missing};
 use crate::{CheckPolicies, CrowdedPolicy, DataError, GapPolicy, Interval};
 
 /// Of fewer steps nothing is said: one or two may be anything, such as a month of 28 days.
@@ -14,7 +14,7 @@ const MOST_OF_TEN: u64 = 9;
 
 /// Whether a step counts as one that follows neither too soon nor after a gap.
 fn is_near(difference: i64, interval: i64) -> bool {
-    !is_soon(difference, interval) && difference - interval <= interval / 2
+    !is_soon(difference, interval) && missing(difference, interval).is_none()
 }
 
 /// How far a step that counts as one is off the interval, if that is more than a tenth of it.
@@ -118,7 +118,7 @@ fn is_of_gaps(times: &[i64], interval: i64, near: u64, policies: &CheckPolicies)
     let Some(own) = most_frequent(iter::once(times)) else { return false };
     let is_alike = |pair: &&[i64]| (pair[1] - pair[0] - own).abs() <= own / 50;
     let alike = times.windows(2).filter(is_alike).count() as u64;
-    own - interval > interval / 2 && 10 * alike >= MOST_OF_TEN * all
+    missing(own, interval).is_some() && 10 * alike >= MOST_OF_TEN * all
 }
 
 /// Refuses series of another step than the interval, if there are any, of which these are the names and steps.

@@ -5,8 +5,7 @@ use std::fs;
 
 use firebox_core::{Event, Listener, SeriesSet, quoted};
 
-use crate::guarded::guarded;
-use crate::hints::names_of;
+use crate::frame::names_of;
 use crate::input::{Input, unread};
 use crate::mapping::Mapping;
 use crate::raw::as_number;
@@ -96,7 +95,7 @@ fn warn_of_index(listener: &dyn Listener, config: &DataConfig, input: &Input) {
         let mapping = Mapping::new(&input.path, &names, &config.columns).ok()?;
         Some(mapping.index_columns(&names))
     };
-    let columns = guarded(input, found).ok().flatten().unwrap_or_default();
+    let columns = found().unwrap_or_default();
     if !columns.is_empty() {
         warn(
             listener,

@@ -33,7 +33,7 @@ fn zone_hint(is_like_it: bool, at: i64) -> &'static str {
 }
 
 /// Steps that lack between two times, if that is a gap: half an interval is allowed for times that are not quite regular.
-fn missing(difference: i64, interval: i64) -> Option<usize> {
+pub(crate) fn missing(difference: i64, interval: i64) -> Option<usize> {
     let steps = || ((difference as f64 / interval as f64).round() as usize).max(2) - 1;
     (difference - interval > interval / 2).then(steps)
 }
@@ -409,33 +409,26 @@ impl Work {
     /// this one's high. A high or low that was put in reaches as far as the other prices.
     fn fit_filled(&mut self, own: &Range<usize>, channels: &[Channel]) {
         let (filled, columns) = (&self.filled, &mut self.raw.columns);
-        let role = |role| channels.iter().position(|channel| channel.role == role);
+        let extremes = Extreme::of(channels);
         let steps = |channel: usize| {
             let own = own.clone();
             let runs = filled.runs(channel).iter();
             runs.flat_map(move |run| run.start.max(own.start)..run.end.min(own.end))
         };
-        // With the sign turned for lows, an extreme is at least every other price.
-        let extremes: [(Option<usize>, f64); 2] =
-            [(role(Role::High), 1.0), (role(Role::Low), -1.0)];
-        let inner: Vec<usize> = [Role::Open, Role::Close].into_iter().filter_map(role).collect();
-        for price in &inner {
-            for step in steps(*price) {
-                for (extreme, sign) in extremes {
-                    let measured = extreme.filter(|extreme| !filled.holds(*extreme, step));
-                    let Some(extreme) = measured else { continue };
-                    let most = sign * columns[extreme][step];
-                    columns[*price][step] = sign * most.min(sign * columns[*price][step]);
+        for price in inner_prices(channels) {
+            for step in steps(price) {
+                for extreme in extremes.iter().filter(|of| !filled.holds(of.channel, step)) {
+                    let most = extreme.turned(columns, extreme.channel, step);
+                    let own = extreme.turned(columns, price, step);
+                    columns[price][step] = extreme.sign * most.min(own);
                 }
             }
         }
-        for ((extreme, sign), (other, _)) in extremes.into_iter().zip([extremes[1], extremes[0]]) {
-            let Some(extreme) = extreme else { continue };
-            for step in steps(extreme) {
-                let beside = if inner.is_empty() { other.as_slice() } else { &inner[..] };
-                let prices = beside.iter().map(|price| sign * columns[*price][step]);
-                let least = prices.fold(f64::MIN, f64::max);
-                columns[extreme][step] = sign * least.max(sign * columns[extreme][step]);
+        for extreme in &extremes {
+            for step in steps(extreme.channel) {
+                let own = extreme.turned(columns, extreme.channel, step);
+                let least = extreme.least(columns, step);
+                columns[extreme.channel][step] = extreme.sign * least.max(own);
             }
         }
     }
@@ -450,43 +443,31 @@ impl Work {
         removed: &mut Vec<bool>,
     ) {
         self.fit_filled(own, channels);
-        let role = |role| channels.iter().position(|channel| channel.role == role);
         let mut broken = Vec::new();
-        for (this, sign, other) in [(Role::High, 1.0, Role::Low), (Role::Low, -1.0, Role::High)] {
-            let Some(extreme) = role(this) else { continue };
-            // The other extreme may be the wrong one, so it counts only where nothing else can.
-            let inner: Vec<usize> =
-                [Role::Open, Role::Close].into_iter().filter_map(role).collect();
-            let prices = if inner.is_empty() { role(other).into_iter().collect() } else { inner };
-            if prices.is_empty() {
-                continue;
-            }
-            // With the sign turned for lows, the extreme must be at least every other price.
-            let outer = |columns: &[Vec<f64>], step: usize| {
-                prices.iter().map(|price| sign * columns[*price][step]).fold(f64::MIN, f64::max)
-            };
+        for extreme in Extreme::of(channels).iter().filter(|of| !of.beside.is_empty()) {
+            let channel = extreme.channel;
             let (mut first, mut widened) = (None, Vec::new());
             for step in own.clone() {
                 if removed.get(step).copied().unwrap_or(false) {
                     continue;
                 }
-                let bound = outer(&self.raw.columns, step);
-                if sign * self.raw.columns[extreme][step] >= bound {
+                let bound = extreme.least(&self.raw.columns, step);
+                if extreme.turned(&self.raw.columns, channel, step) >= bound {
                     continue;
                 }
                 first.get_or_insert(step);
-                self.channels[extreme].ohlc += 1;
+                self.channels[channel].ohlc += 1;
                 if policies.ohlc == Policy::Fill {
-                    self.raw.columns[extreme][step] = sign * bound;
+                    self.raw.columns[channel][step] = extreme.sign * bound;
                     widened.push(step..step + 1);
                 } else {
                     broken.push(step);
                 }
             }
-            self.channels[extreme].filled += widened.len() as u64;
-            self.filled.extend(extreme, widened);
+            self.channels[channel].filled += widened.len() as u64;
+            self.filled.extend(channel, widened);
             if let Some(step) = first {
-                self.example(Defect::Ohlc, extreme, step, moment(self.time(step)));
+                self.example(Defect::Ohlc, channel, step, moment(self.time(step)));
             }
         }
         if !broken.is_empty() {
@@ -686,6 +667,49 @@ impl Work {
     }
 }
 
+/// The channels of a bar's open and close, as far as there are any.
+fn inner_prices(channels: &[Channel]) -> Vec<usize> {
+    let role = |role| channels.iter().position(|channel| channel.role == role);
+    [Role::Open, Role::Close].into_iter().filter_map(role).collect()
+}
+
+/// The high of a bar, or its low: with the sign turned for lows, it is at least every other price.
+struct Extreme {
+    channel: usize,
+    sign: f64,
+    /// The channels of the prices that it is held against.
+    beside: Vec<usize>,
+}
+
+impl Extreme {
+    /// Those that there are, the high first.
+    fn of(channels: &[Channel]) -> Vec<Self> {
+        let role = |role| channels.iter().position(|channel| channel.role == role);
+        let inner = inner_prices(channels);
+        let extreme = |(own, sign, other): (Role, f64, Role)| {
+            // The other extreme may be the wrong one, so it counts only where nothing else can.
+            let beside: Vec<usize> = match inner.is_empty() {
+                true => role(other).into_iter().collect(),
+                false => inner.clone(),
+            };
+            Some(Self { channel: role(own)?, sign, beside })
+        };
+        let both = [(Role::High, 1.0, Role::Low), (Role::Low, -1.0, Role::High)];
+        both.into_iter().filter_map(extreme).collect()
+    }
+
+    /// A price with the sign turned for lows.
+    fn turned(&self, columns: &[Vec<f64>], price: usize, step: usize) -> f64 {
+        self.sign * columns[price][step]
+    }
+
+    /// What it is at least, with the sign turned for lows.
+    fn least(&self, columns: &[Vec<f64>], step: usize) -> f64 {
+        let prices = self.beside.iter().map(|price| self.turned(columns, *price, step));
+        prices.fold(f64::MIN, f64::max)
+    }
+}
+
 /// Fills the runs of values that do not fit, or marks them, and returns which of `own` steps were filled. Where a step is
 /// cut from the one before it, a run ends, and another begins that has nothing before it.
 fn fill_runs(
@@ -698,11 +722,11 @@ fn fill_runs(
     let (mut step, mut filled) = (0, vec![]);
     loop {
         step += column[step..].iter().take_while(|value| fits(**value)).count();
-        let mut run = column[step..].iter().take_while(|value| !fits(**value)).count();
+        let goes_on = |at: &usize| !fits(column[*at]) && (*at == step || !is_cut(*at));
+        let run = (step..column.len()).take_while(goes_on).count();
         if run == 0 {
             return filled;
         }
-        run = (1..run).find(|after| is_cut(step + after)).unwrap_or(run);
         let end = step + run;
         // What lies before a run fits, or the run begins the series, or what is cut from it.
         let before = step.checked_sub(1).filter(|_| !is_cut(step));
@@ -768,4 +792,25 @@ impl Usable {
 
 fn gather<T: Copy>(values: &[T], order: &[u32]) -> Vec<T> {
     order.iter().map(|step| values[*step as usize]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_ends_where_it_is_cut_and_takes_the_time_of_its_own_steps_alone() {
+        // To look at all that follow at each cut would take hours.
+        let steps = 1_000_000;
+        let mut column = vec![f64::NAN; steps];
+        column[0] = 7.0;
+        let mut removed = vec![false; steps];
+        let policies = CheckPolicies { not_finite: Policy::Fill, ..CheckPolicies::default() };
+        let is_cut = |step: usize| step.is_multiple_of(2);
+        let filled = fill_runs(&mut column, &(0..steps), &policies, &mut removed, is_cut);
+        // What is cut has nothing before it, and is not filled with what lies before the cut.
+        assert_eq!((filled.len(), &filled[0], &column[..2]), (1, &(1..2), &[7.0, 7.0][..]));
+        assert!(column[2..].iter().all(|value| value.is_nan()));
+        assert!(!removed[0] && !removed[1] && removed[2..].iter().all(|removed| *removed));
+    }
 }

@@ -18,6 +18,7 @@ mod study_charts;
 mod tables;
 mod write;
 
+use firebox_core::is_training;
 use serde::{Deserialize, Serialize};
 
 use crate::{Evaluation, MaskedWindow, Projection, Reconstruction, Verdict};
@@ -290,8 +291,7 @@ impl Report {
     /// Whether the run has trained without curves of its own: those of its parts are in their folders.
     fn trained_in_parts(&self) -> bool {
         let none = self.curves.steps.is_empty() && self.curves.epochs.is_empty();
-        let trains = |stage: &Stage| ["train", "finetune"].contains(&stage.name.as_str());
-        none && self.stages.iter().any(trains)
+        none && self.stages.iter().any(|stage| is_training(&stage.name))
     }
 
     /// A report of this run with its verdict, to which everything else is added.

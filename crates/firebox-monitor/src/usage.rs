@@ -6,7 +6,7 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
-use firebox_core::{Event, GpuSample, MachineSample, Request};
+use firebox_core::{Event, GpuSample, MachineSample, Request, is_training};
 
 use self::gauges::{CPU, CPU_SHARE, Gauge, Gauges, OTHERS};
 pub(crate) use self::gauges::{MAJOR_FAULTS, MEMORY_IN_USE};
@@ -151,7 +151,7 @@ impl Usage {
                     self.forget_after(*step);
                 }
             }
-            Event::StageStarted { stage } => self.training = stage == "train",
+            Event::StageStarted { stage } => self.training = is_training(stage),
             Event::StageFinished { .. } => self.training = false,
             &Event::Step {
                 step,
@@ -384,6 +384,10 @@ impl Usage {
         causes.sort_by(|a, b| b.0.total_cmp(&a.0));
         match causes.into_iter().next().filter(|(share, _)| *share >= NOTABLE) {
             Some((_, said)) => said,
+            // Trainings within a run tell of their steps in logs of their own.
+            None if self.steps.is_empty() => {
+                "the run has no steps of its own that would tell why".to_owned()
+            }
             None => format!(
                 "neither data ({}) nor checkpoints ({}) nor validation ({}) held it up, so the steps themselves do not fill it (parts that one thread computes, small batches)",
                 percent(data),

@@ -132,12 +132,11 @@ pub(super) fn parts_drawn(
 const DRAWN: &str = "series split";
 const DRAWN_OF_GIVEN: &str = "validation split";
 
-/// Shares that are tried for a part that came out empty. A choice: who has more series than that, and none is drawn, has them
-/// in few units.
+/// Shares that are tried at a time for a part that came out empty, spread over all there are. A choice.
 const TRIED: usize = 100;
 
 /// The least share, of those that are so many whole series of all that are drawn from, by which a part has one of which
-/// there is a window, if any share does. `parts` are those that a rule has led to.
+/// there is a window, if a share that is tried does. `parts` are those that a rule has led to.
 pub(super) fn least_share(
     set: &SeriesSet,
     rule: &SplitRule,
@@ -166,13 +165,29 @@ pub(super) fn least_share(
         let is_there = |index: &usize| drawn[*index] == part && has_window[*index];
         shares.iter().map(|(_, share)| share).sum::<f64>() < 1.0 && series.iter().any(is_there)
     };
-    shares_of(series.len()).take(TRIED).find(|share| draws(*share))
+    let share = |some: usize| share_of(some, series.len());
+    least_of(series.len(), |some| draws(share(some))).map(share)
 }
 
-/// Shares that are one, two and more of so many series, in as few digits as tell them from fewer.
-fn shares_of(series: usize) -> impl Iterator<Item = f64> {
+/// The least number from 1 on and below `end` that is one of those asked for, if one that is tried is: a hundred over
+/// all, and then a hundred between the first that is one and the one before it, as long as there are any. Of up to ten
+/// thousand it is the least one, where all from it on are.
+fn least_of(end: usize, is_one: impl Fn(usize) -> bool) -> Option<usize> {
+    let (mut tried, mut least) = (1..end, None);
+    while !tried.is_empty() {
+        let apart = tried.len().div_ceil(TRIED);
+        let mut some = tried.clone().step_by(apart);
+        let Some(found) = some.find(|number| is_one(*number)) else { break };
+        least = Some(found);
+        tried = (found + 1).saturating_sub(apart).max(tried.start)..found;
+    }
+    least
+}
+
+/// The share that some of so many series are, in as few digits as tell it from that of fewer.
+fn share_of(some: usize, series: usize) -> f64 {
     let scale = 10f64.powf((series as f64).log10().ceil()).max(100.0);
-    (1..series).map(move |some| (scale * some as f64 / series as f64).ceil() / scale)
+    (scale * some as f64 / series as f64).ceil() / scale
 }
 
 /// Draws a share of the series for each of some parts, evenly from each class. The members of a unit go together, by
@@ -694,6 +709,42 @@ mod tests {
             parts_drawn(&mixed, 0.1, 0.2, 1),
             parts_drawn(&set(&|_| StepLabels::None), 0.1, 0.2, 1)
         );
+    }
+
+    #[test]
+    fn a_share_is_advised_however_many_series_the_few_groups_have() {
+        let all: Vec<_> =
+            (0..1000).map(|index| (Some(index / 250), 0, Origin::Unassigned)).collect();
+        let set = Arc::new(of_groups(&all));
+        let of = |validation| {
+            let by_series = SplitRule::Series { validation, test: 0.2, seed: 1 };
+            split(&set, &rule(5, 1), &by_series, &Labels::None)
+        };
+        // A group of 250 is as near to 125 series as none is, and farther from 124.
+        let said = of(0.1).unwrap_err().to_string();
+        let expected = "give it a larger share, as by split.series.validation = 0.125, or more";
+        assert!(said.contains(expected), "{said}");
+        assert!(of(0.124).is_err());
+        assert_eq!(of(0.125).unwrap().validation.len(), 250);
+    }
+
+    #[test]
+    fn the_least_number_is_found_of_many() {
+        let from = |least: usize, end| least_of(end, |number| number >= least);
+        for (end, all) in [
+            (1, &[][..]),
+            (2, &[1][..]),
+            (101, &[1, 2, 50, 99, 100][..]),
+            (102, &[1, 2, 3, 99, 100][..]),
+            (1000, &[1, 2, 11, 12, 125, 131, 990][..]),
+            (10_001, &[1, 2, 101, 102, 5_000, 9_900][..]),
+            (1_000_000, &[1, 123_456][..]),
+        ] {
+            assert_eq!((from(end, end), least_of(end, |_| false)), (None, None), "{end}");
+            for least in all {
+                assert_eq!(from(*least, end), Some(*least), "{least} below {end}");
+            }
+        }
     }
 
     #[test]

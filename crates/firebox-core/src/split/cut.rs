@@ -122,6 +122,7 @@ fn too_long(set: &SeriesSet, windows: &WindowRule, labels: &Labels) -> SplitErro
     SplitError::TooLong {
         // One of a whole series is as long as that.
         length: if windows.whole { 1 } else { windows.length },
+        whole: windows.whole,
         after: key.map(|key| (labels.horizon(), key)),
         runs: [shortest, longest],
         series,
@@ -205,6 +206,16 @@ mod tests {
         check(
             said(5, &returned),
             ["and 6000 after them (`labels.return.horizon`)", "a smaller `labels.return.horizon`;"],
+        );
+        // A window of a whole series has a step at least, whatever the longest may have.
+        let whole = WindowRule { length: 40, stride: 1, whole: true };
+        let time = SplitRule::time(0.0, 0.0);
+        check(
+            split(&set, &whole, &time, &forward(30)).unwrap_err().to_string(),
+            [
+                "it needs 31 consecutive steps, 1 of its own (`window.whole`) and 30 after them (`labels.forward.horizon`)",
+                "a smaller `labels.forward.horizon`; or give longer",
+            ],
         );
     }
 }

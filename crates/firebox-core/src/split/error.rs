@@ -29,11 +29,14 @@ pub enum SplitError {
     /// No window fits into any segment.
     #[error(
         "no window fits: it needs {}, and the longest run without a gap has {} (series `{series}`){}\n  {}",
-        steps_of(*length, *after), runs[1], shortest(*runs), shorter(*after, runs[1])
+        steps_of(*length, *whole, *after), runs[1], shortest(*runs),
+        shorter(*whole, *after, runs[1])
     )]
     TooLong {
-        /// Steps of a window.
+        /// Steps of a window; of one of a whole series, the fewest.
         length: usize,
+        /// Whether a window is a whole series.
+        whole: bool,
         /// Steps after it that its label looks at, and the key that says so.
         after: Option<(usize, &'static str)>,
         /// Steps of the shortest and of the longest segment.
@@ -171,12 +174,16 @@ pub enum SplitError {
 }
 
 /// The steps that a window takes, with those after it, and the keys that say so.
-fn steps_of(length: usize, after: Option<(usize, &str)>) -> String {
-    let by_default = if length == WindowRule::default().length { ", the default" } else { "" };
+fn steps_of(length: usize, whole: bool, after: Option<(usize, &str)>) -> String {
+    let by = match length {
+        _ if whole => "`window.whole`",
+        length if length == WindowRule::default().length => "`window.length`, the default",
+        _ => "`window.length`",
+    };
     match after {
-        None => format!("{length} consecutive steps (`window.length`{by_default})"),
+        None => format!("{length} consecutive steps ({by})"),
         Some((after, key)) => format!(
-            "{} consecutive steps, {length} of its own (`window.length`{by_default}) and {after} after them (`{key}`)",
+            "{} consecutive steps, {length} of its own ({by}) and {after} after them (`{key}`)",
             length.saturating_add(after)
         ),
     }
@@ -188,12 +195,13 @@ fn shortest([shortest, longest]: [usize; 2]) -> String {
 }
 
 /// What to shorten where the longest run has so many steps, and what else may help.
-fn shorter(after: Option<(usize, &str)>, longest: usize) -> String {
+fn shorter(whole: bool, after: Option<(usize, &str)>, longest: usize) -> String {
     let shorter = match after {
+        None if whole => "name files that have steps".to_owned(),
         None => format!(
             "set window.length to {longest} or less, or window.whole = true, which makes one window of each series"
         ),
-        Some((after, key)) if after < longest => {
+        Some((after, key)) if after < longest && !whole => {
             format!("set window.length to {} or less, or a smaller `{key}`", longest - after)
         }
         Some((_, key)) => format!("set a smaller `{key}`"),

@@ -196,7 +196,8 @@ fn larger(table: &str, part: &str, share: f64, series: usize, least: Option<f64>
         };
         return format!("no share draws a series for it: give more series of each class{without}");
     };
-    match (least * series as f64).floor() as usize {
+    // 0.29 of 100 is less than 29 before it is rounded.
+    match (least * series as f64 + 1e-9).floor() as usize {
         _ if share * series as f64 >= 0.5 => {
             format!("give it a larger share, as by {key} = {least}, or more series")
         }
@@ -243,6 +244,13 @@ mod tests {
             of_six.contains("set split.series.validation = 0.34, which is 2 of them"),
             "{of_six}"
         );
+        let of_hundred = said(
+            &SplitRule::Series { validation: 0.001, test: 0.2, seed: 1 },
+            "validation",
+            100,
+            Some(0.29),
+        );
+        assert!(of_hundred.contains(" = 0.29, which is 29 of them"), "{of_hundred}");
         // Of so many it is not the rounding.
         let larger = "give it a larger share, as by split.series.test = 0.34, or more series; each";
         assert!(said(&rule, "test", 3, Some(0.34)).starts_with(larger));

@@ -253,13 +253,8 @@ fn divide(
         return Err(Stop::Bridged(interval));
     }
     work.cut(&cuts, &short.kept());
-    let (mut removed, mut gone) = (short.removed.iter().peekable(), 0);
-    let gap = |(step, missing): (usize, usize)| {
-        while let Some(range) = removed.next_if(|range| range.end <= step) {
-            gone += range.len();
-        }
-        Gap { step: step - gone, missing }
-    };
+    let mut gone_before = short.gone_before();
+    let gap = |(step, missing): (usize, usize)| Gap { step: step - gone_before(step), missing };
     Ok(fills.into_iter().map(gap).collect())
 }
 

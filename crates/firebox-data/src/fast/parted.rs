@@ -59,15 +59,23 @@ impl Short {
 
     /// Whether one of these steps, in order, was left out, or got a value that was put in.
     pub(super) fn was_mended(&self, steps: &[usize]) -> bool {
-        let (mut removed, mut gone) = (self.removed.iter().peekable(), 0);
+        let mut gone_before = self.gone_before();
         steps.iter().any(|step| {
-            while let Some(range) = removed.next_if(|range| range.end <= *step) {
+            let kept = step - gone_before(*step);
+            let is_put_in = |channel| self.filled.holds(channel, kept);
+            self.is_removed(*step) || (0..self.usable.len()).any(is_put_in)
+        })
+    }
+
+    /// How many steps before each are left out, of steps that are asked for in order.
+    pub(super) fn gone_before(&self) -> impl FnMut(usize) -> usize {
+        let (mut removed, mut gone) = (self.removed.iter().peekable(), 0);
+        move |step| {
+            while let Some(range) = removed.next_if(|range| range.end <= step) {
                 gone += range.len();
             }
-            let is_put_in = |channel| self.filled.holds(channel, step - gone);
-            removed.peek().is_some_and(|range| range.contains(step))
-                || (0..self.usable.len()).any(is_put_in)
-        })
+            gone
+        }
     }
 
     pub(super) fn is_removed(&self, step: usize) -> bool {

@@ -417,6 +417,37 @@ fn nothing_is_carried_over_a_gap_that_is_found_once_all_is_read() {
 }
 
 #[test]
+fn rows_that_follow_too_soon_and_values_behind_a_gap_make_reading_begin_anew_once() {
+    let text = bars(300, |row, fields| {
+        let minute = row + 1440 * usize::from(row > 200);
+        let early = if row == 20 { 40_000_000 } else { 0 };
+        let at = 1_700_000_000_000_000 + minute as i64 * 60_000_000 - early;
+        fields[0] = crate::time::format(at);
+        if row == 7 || (201..204).contains(&row) {
+            fields[4].clear();
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bars.csv");
+    std::fs::write(&file, text).unwrap();
+    let mut config = DataConfig::new(&file);
+    (config.checks.not_finite, config.checks.gaps) = (Policy::Fill, GapPolicy::Split);
+    config.checks.crowded = CrowdedPolicy::Drop;
+    let (inputs, zone) = (inputs(&config).unwrap(), zone_of(&config));
+    let (readings, progress) = (std::cell::Cell::new(0), Progress::untold());
+    let found = again_if_told(How::default(), true, |how| {
+        readings.set(readings.get() + 1);
+        let told = Told { progress: &progress, timed: &|_| () };
+        super::all((&inputs[..], &config, &zone), how, Sink::Memory, &told)
+    });
+    let found = said(found);
+    let (set, checks) = found.as_ref().unwrap();
+    // One row follows too soon, and three have nothing before them.
+    assert_eq!((readings.get(), set.steps(), checks.segments), (2, 296, 3));
+    assert!(found == long(&inputs, &config), "{:?}", found.err());
+}
+
+#[test]
 fn constant_channels_are_refused_and_kept_as_on_the_long_way() {
     let constant = bars(100, |_, fields| {
         fields[1..].iter_mut().for_each(|field| *field = "5".to_owned());

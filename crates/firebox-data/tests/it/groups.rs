@@ -181,7 +181,12 @@ fn groups_that_contradict_or_are_missing_are_refused_with_their_rows() {
     assert!(said.starts_with(expected), "{said}");
     files.write("b.csv", recordings().replacen("r1, Ann", "r1,", 1));
     let said = files.error("b.csv", COLUMNS);
-    assert!(said.starts_with("b.csv, row 2, column `subject`: `` names no group"), "{said}");
+    assert!(said.starts_with("b.csv, row 2, column `subject`: `` names no group: every"), "{said}");
+    // What programs write for a missing name is shown, wherever in the file it stands.
+    files.write("n.csv", recordings().replacen("r4, Ann", "r4,nan", 1));
+    let said = files.error("n.csv", COLUMNS);
+    let expected = "n.csv, row 3, column `subject`: `nan` names no group, as programs write it for one that is missing: every row";
+    assert!(said.starts_with(expected), "{said}");
     let said = files.error("a.csv", "columns = { series = 'recording', group = 'subjct' }");
     assert!(said.contains("data.columns.group") && said.contains("subject"), "{said}");
     let said = files.error("a.csv", "columns = { series = 'subject', group = 'subject' }");

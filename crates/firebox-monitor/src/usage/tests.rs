@@ -63,6 +63,28 @@ fn means_are_over_time_and_peaks_of_training_are_its_own() {
 }
 
 #[test]
+fn classifiers_that_are_trained_after_their_encoder_count_as_training() {
+    let finished = |stage: &str| Event::StageFinished {
+        stage: stage.to_owned(),
+        key: None,
+        reused: false,
+        seconds: 1.0,
+        detail: String::new(),
+    };
+    let usage = usage(&[
+        started("train"),
+        sample(1.0, 1.0, 0.0, None),
+        finished("train"),
+        started("finetune"),
+        sample(1.0, 3.0, 0.0, None),
+        finished("finetune"),
+        started("evaluate"),
+        sample(8.0, 4.0, 0.0, None),
+    ]);
+    assert_eq!((usage.training_mean(CPU), usage.training_peak(CPU)), (Some(2.0), Some(3.0)));
+}
+
+#[test]
 fn time_is_divided_among_data_checkpoints_and_validation() {
     let save = Event::Checkpoint {
         step: 1,
@@ -133,7 +155,9 @@ fn a_device_that_is_not_busy_has_a_cause() {
     check(&starved, true, false, "60.0 % of the time went by waiting for data");
     let shared = [started("train"), sample(1.0, 2.0, 2.0, None), step(1, 10.0, 0.0)];
     check(&shared, false, false, "other processes took 50.0 % of the processor");
-    check(&[started("train"), sample(1.0, 1.0, 0.0, None)], false, false, "do not fill it");
+    let slow = [started("train"), sample(1.0, 1.0, 0.0, None), step(1, 10.0, 0.0)];
+    check(&slow, false, false, "do not fill it");
+    check(&slow[..2], false, false, "no steps of its own that would tell why");
     assert_eq!(usage(&[started("train"), step(1, 1.0, 0.0)]).utilisation(false), None);
     assert_eq!(usage(&[started("train"), sample(1.0, 1.0, 0.0, None)]).utilisation(true), None);
     // Samples of other stages say nothing about training.

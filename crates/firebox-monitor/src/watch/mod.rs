@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
-use firebox_core::Request;
+use firebox_core::{Request, is_training};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::{Cell, CellWidth as _};
@@ -243,14 +243,16 @@ fn put(folder: &Path, live: &Live, request: Request) -> Result<String, WatchErro
         return deaf("no process works on the run, so nobody would do it".to_owned());
     }
     let stage = live.stage.as_deref();
-    if live.stages.iter().any(|ended| ended.0 == "train") {
+    let trains = stage.is_some_and(is_training);
+    // A classifier is trained in a stage of its own, after its encoder.
+    if !trains && live.stages.iter().any(|ended| is_training(&ended.0)) {
         let stage = stage.map_or(String::new(), |stage| format!(", {stage} does not answer"));
         return deaf(format!("training has ended{stage}, and only training does what it is asked"));
     }
     crate::control::ask(folder, request).map_err(WatchError::Ask)?;
     let name = request.name();
     Ok(match stage {
-        Some("train") => format!("asked: {name}, at the end of the step in hand"),
+        Some(_) if trains => format!("asked: {name}, at the end of the step in hand"),
         Some(stage) => format!("asked: {name}, once training goes on: {stage} does not answer"),
         None => format!("asked: {name}, once training goes on"),
     })
@@ -332,6 +334,13 @@ mod tests {
         assert!(asked(folder.path(), &live, 'p').contains("once training goes on: augment does"));
         live.stage = Some("train".to_owned());
         assert!(asked(folder.path(), &live, 'p').contains("at the end of the step in hand"));
-        assert_eq!(std::fs::read_dir(folder.path().join("control")).unwrap().count(), 5);
+        // A classifier is trained after its encoder, and answers.
+        live.stage = Some("finetune".to_owned());
+        live.stages.push(("train".to_owned(), 1.0, false));
+        assert!(asked(folder.path(), &live, 'p').contains("at the end of the step in hand"));
+        assert_eq!(std::fs::read_dir(folder.path().join("control")).unwrap().count(), 6);
+        live.stages.push(("finetune".to_owned(), 1.0, false));
+        live.stage = None;
+        assert!(asked(folder.path(), &live, 'p').contains("training has ended, and only"));
     }
 }

@@ -192,10 +192,21 @@ fn unmeasured(rule: &ForecastRule, set: &SeriesSet, samples: &ForecastSamples) -
 
 /// A split that cannot be made, with what the horizons have to do with it.
 fn with_horizons(error: SplitError, length: usize, reach: usize) -> PipelineError {
-    let takes = format!(
-        "a window takes {length} steps (`window.length`), and the {reach} after it up to the last of `forecast.horizons`"
-    );
+    let with = |own: &str| {
+        format!(
+            "a window takes {own}, and the {reach} after it up to the last of `forecast.horizons`"
+        )
+    };
+    let takes = with(&format!("{length} steps (`window.length`)"));
     match error {
+        SplitError::TooLong { whole: true, runs: [_, longest], series, .. } => {
+            let takes = with("one step at least (`window.whole`)");
+            PipelineError::Horizons(format!(
+                "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
+                 choose shorter horizons, fill gaps (`data.checks.gaps`), correct `data.interval` if it is shorter than \
+                 the steps between rows, or give longer series"
+            ))
+        }
         SplitError::TooLong { runs: [_, longest], series, .. } => PipelineError::Horizons(format!(
             "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
              choose shorter horizons or windows, fill gaps (`data.checks.gaps`), correct `data.interval` if it is shorter than \
@@ -300,8 +311,17 @@ mod tests {
     #[test]
     fn windows_that_do_not_fit_name_the_horizons() {
         let (after, series) = (Some((100, "forecast.horizons")), "a".to_owned());
-        let error = SplitError::TooLong { length: 24, after, runs: [90, 90], series };
-        let said = with_horizons(error, 24, 100);
+        let of = |length, whole| SplitError::TooLong {
+            length,
+            whole,
+            after,
+            runs: [90, 90],
+            series: series.clone(),
+        };
+        let whole = with_horizons(of(1, true), 24, 100).to_string();
+        assert!(whole.contains("one step at least (`window.whole`), and the 100 after"), "{whole}");
+        assert!(!whole.contains("24") && !whole.contains("`window.length`"), "{whole}");
+        let said = with_horizons(of(24, false), 24, 100);
         // Every trial of a search would meet it, so that it is none of theirs.
         assert!(matches!(said, PipelineError::Horizons(_)), "{said}");
         let said = said.to_string();
