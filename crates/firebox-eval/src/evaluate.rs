@@ -147,8 +147,11 @@ pub struct Evaluation {
     pub confidence: f64,
     /// Bootstrap resamples.
     pub resamples: u32,
-    /// Consecutive test windows that were drawn together.
+    /// Consecutive test windows that were drawn together; where whole units were, those of one in the mean.
     pub block: usize,
+    /// Whether whole series or groups were drawn, which are new to the model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub whole_units: bool,
     /// Scores, the pre-trained encoder first.
     pub scores: Vec<Score>,
     /// The pre-trained encoder against each baseline.
@@ -341,6 +344,7 @@ fn measure(
         confidence: config.confidence,
         resamples: config.resamples,
         block,
+        whole_units: together.whole_units,
         scores,
         differences: differences(config, &named, &comparison, truth.len() as f64 / block as f64),
         confusion,
@@ -458,8 +462,7 @@ fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<
     warnings
 }
 
-/// What is said of few independent test windows. `units` are those whose windows hang together beside those of a block, if
-/// there are any.
+/// What is said of few independent test windows.
 fn few_windows(windows: usize, together: &Together, has_intervals: bool) -> Option<String> {
     let block = together.block;
     let independent = windows / block;

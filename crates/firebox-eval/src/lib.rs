@@ -121,6 +121,6 @@ pub use report::{
 pub use ridge::Ridge;
 pub use svm::Svm;
 pub use text::{Decimals, loss, number, signed};
-pub use together::{Together, block_of_labels, block_of_overlap};
+pub use together::{Together, block_of_labels, block_of_overlap, size_of_units};
 pub use validation::ValidationProbe;
 pub use verdict::{FEWEST_WINDOWS, Outcome, Verdict, share_text, verdict};

@@ -13,7 +13,7 @@ use crate::{Estimate, EvalConfig, EvalError, Resampling, Together};
 ///
 /// - `truth`, `reconstructed`: `[time, channel]`, row-major, without padding.
 /// - `mask`: `[time]`, true where the step was hidden from the model.
-/// - `filled`: `[time, channel]`, true where nobody measured the value, which then does not count; empty where all were.
+/// - `filled`: `[time, channel]`, true where the value does not count, as nobody measured it or the model does not restore its step; empty where all do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MaskedWindow {
     /// Index of the window within its part.
@@ -268,7 +268,6 @@ impl ReconstructionTally {
         if counted.is_empty() {
             return Ok(());
         }
-        let masked = window.mask.iter().filter(|masked| **masked).count();
         let fills = [
             window.reconstructed.clone(),
             fill_linear(&window.truth, &window.mask, channels),
@@ -289,7 +288,9 @@ impl ReconstructionTally {
         }
         self.windows.push(own);
         self.places.push(self.added - 1);
-        self.masked_steps += masked as u64;
+        let steps: std::collections::BTreeSet<usize> =
+            counted.iter().map(|at| at / channels).collect();
+        self.masked_steps += steps.len() as u64;
         Ok(())
     }
 

@@ -54,7 +54,6 @@ impl Together {
 
     /// The same of some of the windows, by their indices in increasing order, of which each stands for `every` of all.
     pub fn of_chosen(&self, indices: &[usize], every: usize) -> Self {
-        let block = self.block.max(1).div_ceil(every.max(1));
         let place = |window: &u32| indices.binary_search(&(*window as usize)).ok();
         let order = self.order.iter().filter_map(place).map(|place| place as u32).collect();
         let mut units: Vec<u32> = match self.units.is_empty() {
@@ -62,6 +61,11 @@ impl Together {
             false => indices.iter().map(|index| self.units[*index]).collect(),
         };
         number_anew(&mut units);
+        // Of units that are drawn whole, it is told how large what is left of them is.
+        let block = match self.whole_units {
+            true => size_of_units(&units),
+            false => self.block.max(1).div_ceil(every.max(1)),
+        };
         Self { block, order, units, whole_units: self.whole_units }
     }
 
@@ -75,6 +79,16 @@ impl Together {
     pub fn units_in_order(&self) -> Vec<u32> {
         if self.units.is_empty() { vec![] } else { self.sorted(&self.units) }
     }
+}
+
+/// How many windows a unit has that a window is of, in the mean over all windows, to the nearest: the units are as good as
+/// so many of equal size as there are windows over this (Kish, "Survey sampling", 1965). `units` has the unit of each window.
+pub fn size_of_units(units: &[u32]) -> usize {
+    let mut sizes = std::collections::BTreeMap::<u32, u64>::new();
+    units.iter().for_each(|unit| *sizes.entry(*unit).or_default() += 1);
+    let (all, squares) =
+        sizes.values().fold((0, 0), |(all, squares), size| (all + size, squares + size * size));
+    (squares + all / 2).checked_div(all).map_or(1, |size| size.max(1) as usize)
 }
 
 /// Blocks that are left where more than what windows share is drawn together: more than a verdict takes.
@@ -163,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    fn units_of_unlike_sizes_count_as_fewer() {
+        // 37 units of one window and one of two are as good as 39² / 41 = 37.1, and not as 19.
+        let units: Vec<u32> = (0..39).map(|window| window.min(37)).collect();
+        assert_eq!(size_of_units(&units), 1);
+        // One has nearly all of a hundred: the three are as good as 1.2.
+        let of = |window: u32| window.saturating_sub(85) / 5;
+        assert_eq!(size_of_units(&(0..100).map(of).collect::<Vec<_>>()), 82);
+        assert_eq!(size_of_units(&[]), 1);
+    }
+
+    #[test]
     fn units_beside_blocks_can_be_drawn_alone_and_blocks_that_are_asked_for_have_none() {
         let (order, units) = (vec![1, 0, 2], vec![0, 1, 0]);
         let crossed = Together { order, units: units.clone(), ..Together::every(2) };
@@ -170,6 +195,11 @@ mod tests {
         assert_eq!((alone.whole_units, &alone.units, &alone.order), (true, &units, &vec![]));
         assert_eq!(alone.units_in_order(), units);
         assert!(alone.of_chosen(&[0, 1], 1).whole_units);
+        // Of eight units of 1249 windows, every second one and a few more are looked at: some 625 of each.
+        let units = (0..9992).map(|window| window / 1249).collect();
+        let whole = Together { units, whole_units: true, ..Together::every(1249) };
+        let chosen: Vec<usize> = (0..5000).map(|at| at * 9992 / 5000).collect();
+        assert_eq!(whole.of_chosen(&chosen, 1).block, 625);
         assert_eq!(alone.asked(Some(3)), Together::every(3));
         assert_eq!((alone.by_units(), Together::every(2).by_units()), (None, None));
     }

@@ -33,15 +33,40 @@ fn median(times: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// What the machine did while a stage trained.
+#[derive(Clone, Debug, Default)]
+struct Trained {
+    gauges: Gauges,
+    /// Sum of the shares of time in which the GPU was busy, where one alone was looked at, each by the seconds that it was
+    /// over, and these seconds.
+    gpu_busy: [f64; 2],
+}
+
+impl Trained {
+    fn is_known(&self) -> bool {
+        !self.gauges.0.is_empty() || self.gpu_busy[1] > 0.0
+    }
+}
+
+/// The stage in which classifiers are trained; every other that trains is the run's training.
+const CLASSIFIERS: &str = "finetune";
+
 /// Collects from the events of a run, over all its attempts.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     training: bool,
+    /// Whether what trains are classifiers, whose steps are not among those of the run.
+    classifies: bool,
     /// Standing still because a person asked for it, which says nothing about the device.
     paused: bool,
     /// Whether an attempt began that has told no step yet, and does not say from which one on it goes on.
     begun: bool,
+    /// Of all stages that train.
     in_training: Gauges,
+    /// Of the run's training.
+    own: Trained,
+    /// Of that of classifiers.
+    classifiers: Trained,
     in_all: Gauges,
     pub(crate) steps: Vec<StepTime>,
     pub(crate) epochs: Vec<EpochTime>,
@@ -56,9 +81,6 @@ pub struct Usage {
     pub(crate) memory: u64,
     /// Peak share of the GPU's memory in use, where one alone was looked at.
     pub(crate) gpu_memory: f64,
-    /// Sum of the shares of time in which that GPU was busy while training, each by the seconds that it was over, and
-    /// these seconds.
-    gpu_busy: [f64; 2],
     over_time: Memory,
 }
 
@@ -151,7 +173,9 @@ impl Usage {
                     self.forget_after(*step);
                 }
             }
-            Event::StageStarted { stage } => self.training = is_training(stage),
+            Event::StageStarted { stage } => {
+                (self.training, self.classifies) = (is_training(stage), stage == CLASSIFIERS);
+            }
             Event::StageFinished { .. } => self.training = false,
             &Event::Step {
                 step,
@@ -222,6 +246,7 @@ impl Usage {
         }
         if self.training && !self.paused {
             self.in_training.see(sample);
+            self.trained_now().gauges.see(sample);
         }
         self.in_all.see(sample);
         self.over_time.see(sample);
@@ -233,9 +258,19 @@ impl Usage {
         }
         let share = gpu.utilisation.filter(|share| share.is_finite());
         if let Some(share) = share.filter(|_| self.training && !self.paused) {
-            self.gpu_busy[0] += share * seconds;
-            self.gpu_busy[1] += seconds;
+            let [busy, all] = &mut self.trained_now().gpu_busy;
+            *busy += share * seconds;
+            *all += seconds;
         }
+    }
+
+    fn trained_now(&mut self) -> &mut Trained {
+        if self.classifies { &mut self.classifiers } else { &mut self.own }
+    }
+
+    /// What is known of the training that the run's steps are of: its own, or that of classifiers where there was none.
+    fn trained(&self) -> &Trained {
+        if self.own.is_known() { &self.own } else { &self.classifiers }
     }
 
     /// How many gradients overflowed before the first step that was taken, and the loss scale of that step, if the scale
@@ -329,13 +364,15 @@ impl Usage {
 
     /// Share of the time of training in which the GPU was busy, validation counted in; `None` unless one alone was looked at.
     fn gpu_share(&self) -> Option<f64> {
-        let [busy, seconds] = self.gpu_busy;
+        let [busy, seconds] = self.trained().gpu_busy;
         (seconds > 0.0).then(|| (busy / seconds).clamp(0.0, 1.0))
     }
 
-    /// Takes how busy the GPU was from the run that this training is within: its own log says nothing of it.
+    /// Takes how busy the GPU was from the run that this training is within, whose classifier it is if the run has
+    /// trained some: its own log says nothing of it.
     pub fn on_the_gpu_of(&mut self, run: &Self) {
-        self.gpu_busy = run.gpu_busy;
+        let of = if run.classifiers.is_known() { &run.classifiers } else { &run.own };
+        self.own.gpu_busy = of.gpu_busy;
     }
 
     /// What steps were computed on, with what is known of how busy that was.
@@ -399,7 +436,7 @@ impl Usage {
 
     /// Share of this process's hardware threads that others kept busy while training.
     pub(crate) fn others(&self) -> f64 {
-        let mean = |name| self.in_training.get(name).map(Gauge::mean);
+        let mean = |name| self.trained().gauges.get(name).map(Gauge::mean);
         match (mean(OTHERS), mean(CPU), mean(CPU_SHARE)) {
             (Some(others), Some(own), Some(share)) if share > 0.0 => {
                 // Others may have been busy on threads that this process may not use.
@@ -461,10 +498,10 @@ impl Usage {
     }
 
     pub(crate) fn training_peak(&self, name: &str) -> Option<f64> {
-        self.in_training.get(name).map(|gauge| gauge.peak)
+        self.trained().gauges.get(name).map(|gauge| gauge.peak)
     }
 
     pub(crate) fn training_mean(&self, name: &str) -> Option<f64> {
-        self.in_training.get(name).map(Gauge::mean)
+        self.trained().gauges.get(name).map(Gauge::mean)
     }
 }

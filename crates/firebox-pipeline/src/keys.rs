@@ -22,7 +22,7 @@ pub(crate) struct Keys {
 
 /// Version of what is measured after training: raised when it says something else of the same model, such as intervals
 /// that know of more, so that finished runs are measured anew.
-pub(crate) const EVALUATION: u32 = 6;
+pub(crate) const EVALUATION: u32 = 7;
 
 impl Keys {
     /// The keys below the series of this key. `arithmetic` (backend and kernels) is part of them,
@@ -104,7 +104,7 @@ impl Keys {
         let windows = windows.finish();
         let augmented = firebox_cache::augmented_key(windows, &effective(&config.augment), seed);
         let mut training = Key::builder("training", 1).upstream("augmented", augmented);
-        training = ordered(training, config);
+        training = newest(ordered(training, config), &config.train, validates(config));
         // The last bits of such batches are the device's; all others are the same wherever they come from.
         if drawn_on_device(config, arithmetic) {
             training = training.field("drawn", "device");
@@ -165,6 +165,25 @@ pub(crate) fn learnt_by(train: &TrainConfig) -> TrainConfig {
     // Averages had no statistics of their own once.
     let average = train.average.map(AverageConfig::in_full);
     TrainConfig { checkpoint, average, ..train.clone() }
+}
+
+/// The key of a training that returns averaged weights of which nothing is held out to choose an epoch: it was once chosen by
+/// the loss of the weights that are trained.
+pub(crate) fn newest(training: KeyBuilder, train: &TrainConfig, validates: bool) -> KeyBuilder {
+    let is_newest = !validates && train.average.is_some_and(|average| average.evaluate);
+    if is_newest { training.field("average", "newest") } else { training }
+}
+
+/// Whether a share of the data is held out to validate on.
+fn validates(config: &PipelineConfig) -> bool {
+    match &config.split {
+        Some(
+            SplitRule::Time { validation, .. }
+            | SplitRule::Series { validation, .. }
+            | SplitRule::Given { validation, .. },
+        ) => *validation > 0.0,
+        None => true,
+    }
 }
 
 /// What of `[window]` decides anything: whole series have no strides between windows.

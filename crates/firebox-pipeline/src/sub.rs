@@ -82,7 +82,7 @@ impl Run<'_> {
             listener: self.listener,
         };
         let config = training(self.config);
-        // Without validation samples, the epoch is chosen by what it was trained on.
+        // Without validation samples, the epoch is chosen by what it was trained on, if one is.
         let of = if data.validation.is_some() { "validation" } else { "training" };
         let train = || firebox_train::train(model, objective, data, &config, &run);
         let trained = self.device.run(train)?;

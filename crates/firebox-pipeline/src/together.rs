@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use firebox_core::{Origin, SeriesSet, SplitRule, WindowList};
-use firebox_eval::{Together, block_of_labels, block_of_overlap};
+use firebox_eval::{Together, block_of_labels, block_of_overlap, size_of_units};
 
 use crate::PipelineConfig;
 use crate::measure::units_of;
@@ -25,13 +25,12 @@ pub(crate) fn together(
     if is_apart(&windows.rule, set) {
         let units = set.units();
         let unit = |series: u32| units[series as usize];
-        let share_a_step =
-            if whole { 1 } else { config.window.length.div_ceil(config.window.stride) };
-        let of_a_unit = size_of_units(list, unit).max(share_a_step);
         let spans = of_windows(set, list, unit);
         if whole || !has_clock || in_common(&spans, |_| true) < IN_COMMON {
-            return by_units(of_a_unit, list, unit);
+            return by_units(list, unit);
         }
+        let share_a_step = config.window.length.div_ceil(config.window.stride);
+        let of_a_unit = size_of_units(&numbers_of_units(list, unit)).max(share_a_step);
         let persist = Persist::OfMoments;
         let timed = by_moments(list, set, footprint, config.window.stride, persist);
         return crossed(timed, of_a_unit, list, unit);
@@ -55,8 +54,9 @@ fn crossed(
 }
 
 /// Windows that hang together by units alone, of which there are as many independent ones as units of equal size.
-fn by_units(of_a_unit: usize, windows: &WindowList, unit: impl Fn(u32) -> usize) -> Together {
+fn by_units(windows: &WindowList, unit: impl Fn(u32) -> usize) -> Together {
     let units = numbers_of_units(windows, unit);
+    let of_a_unit = size_of_units(&units);
     Together { units, whole_units: true, ..Together::every(of_a_unit) }
 }
 
@@ -87,16 +87,6 @@ fn are_others(set: &SeriesSet) -> bool {
     let trained: BTreeSet<&str> = names(Origin::Train).collect();
     let goes_on = |name: &str| name.strip_prefix("test/").is_some_and(|own| trained.contains(own));
     names(Origin::Test).count() > 1 && !names(Origin::Test).any(goes_on)
-}
-
-/// How many windows a unit has that a window is of, in the mean over all windows: the units are as good as so many of equal
-/// size as there are windows over this (Kish, "Survey sampling", 1965).
-pub(crate) fn size_of_units(windows: &WindowList, unit: impl Fn(u32) -> usize) -> usize {
-    let mut sizes = BTreeMap::<usize, u64>::new();
-    windows.iter().for_each(|window| *sizes.entry(unit(window.series)).or_default() += 1);
-    let (all, squares) =
-        sizes.values().fold((0, 0), |(all, squares), size| (all + size, squares + size * size));
-    if all == 0 { 1 } else { squares.div_ceil(all) as usize }
 }
 
 /// Windows of which each looks at `footprint` steps, in the order of time if several series have the same times.
@@ -313,31 +303,12 @@ mod tests {
         let part = test_part(&[0, 0, 0, 0], 1000, 10, noise);
         let per_series = part.len() / 4;
         // Two units of two series each.
-        let found = by_units(2 * per_series, part.windows(), |series| 7 + series as usize / 2);
+        let found = by_units(part.windows(), |series| 7 + series as usize / 2);
         assert!(found.whole_units && found.order.is_empty(), "{found:?}");
         assert_eq!((found.block, found.units.len()), (2 * per_series, part.len()));
         let expected = |at: usize| u32::from(at >= 2 * per_series);
         assert!(found.units.iter().enumerate().all(|(at, unit)| *unit == expected(at)));
         assert_eq!(found.by_units(), None, "they are by units already");
-    }
-
-    #[test]
-    fn units_of_unlike_sizes_count_as_fewer() {
-        let list: WindowList = [(0, 90), (1, 5), (2, 5)]
-            .into_iter()
-            .flat_map(|(series, windows)| {
-                (0..windows).map(move |start| firebox_core::Window {
-                    series,
-                    start,
-                    length: 20,
-                    label: None,
-                })
-            })
-            .collect();
-        // One has nearly all: the three are as good as 1.2.
-        assert_eq!(size_of_units(&list, |series| series as usize), 82);
-        assert_eq!(size_of_units(&list, |series| (series as usize).min(1)), 82);
-        assert_eq!(size_of_units(&WindowList::default(), |_| 0), 1);
     }
 
     #[test]

@@ -310,7 +310,12 @@ impl<M: Module> Session<'_, M> {
             // The losses of steps are those of the weights that are trained, and say nothing of their average: where
             // nothing is held out to measure it, no epoch of a run that returns it is better than the newest.
             let averaged = config.average.is_some_and(|average| average.evaluate);
-            let score = watched.filter(|_| data.validation.is_some() || !averaged);
+            let unmeasured = averaged && data.validation.is_none();
+            let score = watched.filter(|_| !unmeasured);
+            if unmeasured {
+                // An earlier version may have told one in the checkpoint that this goes on from.
+                self.state.best = None;
+            }
             let updates = self.state.updates().saturating_sub(1);
             let rate = self.learning_rate(updates, [total, per_epoch]);
             self.close_epoch(validation, [watched, score], rate, epoch_start.elapsed())?;

@@ -171,7 +171,7 @@ pub(super) fn least_share(
 
 /// The least number from 1 on and below `end` that is one of those asked for, if one that is tried is: a hundred over
 /// all, and then a hundred between the first that is one and the one before it, as long as there are any. Of up to ten
-/// thousand it is the least one, where all from it on are.
+/// thousand it is the least one, where all from it on are and the last that is tried over all is one.
 fn least_of(end: usize, is_one: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut tried, mut least) = (1..end, None);
     while !tried.is_empty() {

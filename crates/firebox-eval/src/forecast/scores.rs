@@ -15,6 +15,8 @@ const METRICS: usize = 4;
 const MAE: usize = 0;
 const R2: usize = 2;
 const MASE: usize = 3;
+/// Resamples beyond an end of an interval, from which on it is taken from them. A choice.
+const FEWEST_BEYOND: f64 = 5.0;
 /// Share of all squares that rounding leaves of the spread of equal values.
 const ROUNDING: f64 = 1e-12;
 
@@ -79,6 +81,17 @@ pub fn evaluate_forecasts(
     };
     let comparisons = (0..outputs).filter(is_measured).count() * forecasts.len().saturating_sub(1);
     let among_all = 1.0 - (1.0 - resampling.confidence) / comparisons.max(1) as f64;
+    let joint = |of: &dyn Fn(&[Metrics]) -> f64| {
+        let [own, all] = [resampling.confidence, among_all].map(|share| estimate_at(share, of));
+        // So few resamples have no ends that far out: there they are those of a normal distribution as wide.
+        if f64::from(resampling.resamples) * 0.5 * (1.0 - among_all) >= FEWEST_BEYOND {
+            return all;
+        }
+        let by = normal_quantile(among_all) / normal_quantile(resampling.confidence);
+        let low = all.low.min(own.value - by * (own.value - own.low));
+        let high = all.high.max(own.value + by * (own.high - own.value));
+        Estimate { low, high, ..all }
+    };
     let places = || (0..outputs).map(Some).chain([None]);
     let mut evaluation = ForecastEvaluation {
         outputs: data.outputs.to_vec(),
@@ -117,12 +130,25 @@ pub fn evaluate_forecasts(
                     baseline: *forecaster,
                     output,
                     gain: estimate(&of),
-                    among_all: output.map(|_| estimate_at(among_all, &of)),
+                    among_all: output.map(|_| joint(&of)),
                 });
             }
         }
     }
     Ok(evaluation)
+}
+
+/// How many standard deviations to both sides hold this share of a normal distribution.
+fn normal_quantile(share: f64) -> f64 {
+    let beyond = 1.0 - share;
+    // The error function has no inverse in `libm`; 60 halvings leave nothing of a range of 40.
+    let (mut low, mut high) = (0.0, 40.0);
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        let is_below = libm::erfc(middle * std::f64::consts::FRAC_1_SQRT_2) > beyond;
+        *(if is_below { &mut low } else { &mut high }) = middle;
+    }
+    low
 }
 
 /// How much each run counts in a resample of them: as often as it was drawn, and so far from once that the mean varies as the

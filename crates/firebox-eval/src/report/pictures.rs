@@ -70,8 +70,14 @@ fn channel_row(
     [top, row, left]: [f64; 3],
 ) -> String {
     let truth = |step: usize| f64::from(window.truth[step * count + channel]);
-    let model = |step: usize| {
-        window.reconstructed.get(step * count + channel).map_or(f64::NAN, |v| f64::from(*v))
+    // Of a step of which no value counts there may be no reconstruction.
+    let counts = |step: usize| {
+        let own = window.filled.get(step * count..(step + 1) * count);
+        own.is_none_or(|filled| filled.contains(&false))
+    };
+    let model = |step: usize| match window.reconstructed.get(step * count + channel) {
+        Some(value) if counts(step) => f64::from(*value),
+        _ => f64::NAN,
     };
     let steps = window.mask.len();
     let masked = (0..steps).filter(|step| window.mask[*step]).map(model);

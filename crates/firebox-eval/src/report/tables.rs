@@ -28,13 +28,14 @@ fn named(subject: Subject, head: Option<Head>) -> String {
 
 pub(super) fn scores(evaluation: &Evaluation) -> Table {
     let [train, validation, test] = evaluation.windows;
-    let blocks = if evaluation.block > 1 {
-        format!(
-            " Windows that overlap, are of one series or moment, or have labels that persist hang together, so the bootstrap draws blocks of {} (of new series or groups: whole ones, which have so many in the mean).",
-            evaluation.block
-        )
-    } else {
-        String::new()
+    let blocks = match evaluation.block {
+        block if evaluation.whole_units => format!(
+            " Windows of a series or group hang together and are new to the model, so the bootstrap draws whole ones, of {block} each in the mean."
+        ),
+        ..=1 => String::new(),
+        block => format!(
+            " Windows that overlap, are of one series or moment, or have labels that persist hang together, so the bootstrap draws blocks of {block}."
+        ),
     };
     let validated = match validation {
         0 => " windows, and their penalty chosen by cross-validation over them".to_owned(),

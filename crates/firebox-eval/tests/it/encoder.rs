@@ -244,4 +244,5 @@ fn steps_that_the_model_does_not_restore_are_no_error_of_it() {
     }
     let hidden: usize = found.windows.iter().map(|w| w.mask.iter().filter(|m| **m).count()).sum();
     assert!(counted > 0.0 && counted < 2.0 * hidden as f64, "{counted} of {hidden} steps");
+    assert_eq!(2 * found.reconstruction.unwrap().masked_steps, counted as u64);
 }

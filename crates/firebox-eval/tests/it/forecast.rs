@@ -327,6 +327,29 @@ fn a_baseline_is_better_somewhere_only_if_it_is_for_all_that_is_compared() {
 }
 
 #[test]
+fn of_many_comparisons_the_interval_reaches_beyond_the_resamples() {
+    let width = 30;
+    let truth = noise(1, 600 * width, 1.0);
+    let off = |seed| truth.iter().zip(noise(seed, truth.len(), 1.0)).map(|(t, e)| t + e).collect();
+    let forecasts = [
+        Forecasts { forecaster: Forecaster::Model, runs: vec![off(2)] },
+        Forecasts { forecaster: Forecaster::LastValue, runs: vec![off(3)] },
+    ];
+    let (outputs, scales) = (outputs(width), vec![2.0; truth.len()]);
+    let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
+    let found = evaluate_forecasts(&data, &forecasts, &resampling(6)).unwrap();
+    for gain in found.gains.iter().filter(|gain| gain.output.is_some()) {
+        let (own, joint) = (gain.gain, gain.among_all.unwrap());
+        // scipy.stats.norm.ppf(1 - 0.05 / 60) / norm.ppf(1 - 0.05 / 2)
+        let by = 1.604_101;
+        for [own, joint] in [[own.low, joint.low], [own.high, joint.high]] {
+            let times = (joint - gain.gain.value) / (own - gain.gain.value);
+            assert!((by - 1e-4..2.2).contains(&times), "{times} {gain:?}");
+        }
+    }
+}
+
+#[test]
 fn a_gain_counts_only_where_its_interval_lies_above_zero() {
     let naive = noise(3, 600, 1.0);
     let half: Vec<f64> = naive.iter().map(|error| error / 2.0).collect();

@@ -293,9 +293,9 @@ mod tests {
     #[test]
     fn a_mean_is_corrected_unless_a_number_is_not_finite() {
         // Of 2, 2, 3 and 3 around 2.25.
-        assert_eq!(corrected(2.25, 1.25, 1.0, 4.0), [2.5, 0.25]);
+        assert_eq!(corrected(2.25, 1.25, 1.0, 4.0), [2.5, 1.0]);
         // An infinite number is no distance from an infinite mean.
-        let [mean, variance] = corrected(f32::INFINITY, f32::NAN, f32::NAN, 4.0);
-        assert!(mean == f32::INFINITY && variance.is_nan());
+        let [mean, squares] = corrected(f32::INFINITY, f32::NAN, f32::NAN, 4.0);
+        assert!(mean == f32::INFINITY && squares.is_nan());
     }
 }

@@ -81,7 +81,35 @@ fn classifiers_that_are_trained_after_their_encoder_count_as_training() {
         started("evaluate"),
         sample(8.0, 4.0, 0.0, None),
     ]);
-    assert_eq!((usage.training_mean(CPU), usage.training_peak(CPU)), (Some(2.0), Some(3.0)));
+    // The steps of the run are of its own training, and so is what is said of them.
+    assert_eq!((usage.training_mean(CPU), usage.training_peak(CPU)), (Some(1.0), Some(1.0)));
+    let measures = usage.measures();
+    let all = measures.iter().find(|measure| measure.name == CPU).unwrap();
+    assert_eq!((all.training_mean, all.training_peak), (Some(2.0), Some(3.0)));
+    // Where an encoder was given, there is none but that of classifiers.
+    let given = self::usage(&[started("finetune"), sample(1.0, 3.0, 0.0, None)]);
+    assert_eq!(given.training_mean(CPU), Some(3.0));
+}
+
+#[test]
+fn a_gpu_that_classifiers_kept_busy_says_nothing_of_the_steps_of_the_run() {
+    let both = usage(&[
+        started("train"),
+        sample(1.0, 1.0, 0.0, Some(0.5)),
+        started("finetune"),
+        sample(9.0, 1.0, 0.0, Some(0.99)),
+    ]);
+    assert_eq!(both.step_device(true), StepDevice::Gpu(Some(0.5)));
+    let within = |run: &Usage| {
+        let mut classifier = Usage::default();
+        classifier.on_the_gpu_of(run);
+        classifier.step_device(true)
+    };
+    assert_eq!(within(&both), StepDevice::Gpu(Some(0.99)));
+    // Folds and iterations are trained in the run's own stage.
+    let folds = usage(&[started("train"), sample(1.0, 1.0, 0.0, Some(0.5))]);
+    assert_eq!(within(&folds), StepDevice::Gpu(Some(0.5)));
+    assert_eq!(within(&Usage::default()), StepDevice::Gpu(None));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! by the model's own tokenizer. Nothing of it is stored but the result.
 
 mod data;
+mod left_out;
 mod run;
 mod strange;
 #[cfg(test)]

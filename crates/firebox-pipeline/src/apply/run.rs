@@ -11,7 +11,7 @@ use burn::tensor::activation::softmax;
 use burn::tensor::{Tensor, TensorData};
 use firebox_core::{
     Event, ForecastScaler, HeldOutWindows, Listener, SeriesSet, SplitError, Window, WindowRule,
-    count, new_thread, quoted, unseen,
+    count, new_thread, unseen,
 };
 use firebox_data::{DataError, TableColumn, TableWriter};
 use firebox_export::{Model, ModelCard, SavedModel};
@@ -19,6 +19,7 @@ use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
 
 use super::data::{Loaded, NewData};
+use super::left_out::LeftOut;
 use super::strange::Strange;
 use super::{Applied, ApplyRequest, Wanted, texts, window_rule};
 use crate::cut::Cut;
@@ -261,45 +262,6 @@ impl Heads {
     }
 }
 
-/// Series that are named where there may be many.
-const NAMED: usize = 5;
-
-/// Series without a window: nothing is said of them in the result.
-#[derive(Default)]
-struct Without {
-    count: u64,
-    all: u64,
-    /// The first of them.
-    names: Vec<String>,
-}
-
-impl Without {
-    /// Notes those of some series, of these names, and returns how many have a window.
-    fn look(&mut self, windows: &HeldOutWindows, names: &[String]) -> u64 {
-        let mut has = vec![false; names.len()];
-        windows.windows().iter().for_each(|window| has[window.series as usize] = true);
-        let lacking = names.iter().zip(&has).filter(|(_, has)| !**has).map(|(name, _)| name);
-        let count = lacking.clone().count() as u64;
-        let room = NAMED.saturating_sub(self.names.len());
-        self.names.extend(lacking.take(room).cloned());
-        self.count += count;
-        self.all += names.len() as u64;
-        names.len() as u64 - count
-    }
-
-    fn said(&self, steps: usize) -> Option<String> {
-        let more = if self.count > self.names.len() as u64 { ", …" } else { "" };
-        (self.count > 0).then(|| {
-            format!(
-                "{} of {} series have no window, and no row in the result ({}{more}): a window takes {steps} steps without a gap",
-                self.count,
-                self.all,
-                quoted(&self.names, NAMED)
-            )
-        })
-    }
-}
-
 struct Work<'a> {
     request: &'a ApplyRequest,
     device: &'a ChosenDevice,
@@ -333,7 +295,7 @@ impl Work<'_> {
         let mut cut = Cut::new(self.rule, 0);
         let mut longest = (0, String::new());
         let mut taken = HashSet::new();
-        let mut without = Without::default();
+        let mut left_out = LeftOut::default();
         while let Ok(loaded) = from_files.recv() {
             let loaded = loaded?;
             applied.files += loaded.files;
@@ -345,7 +307,7 @@ impl Work<'_> {
             cut.look(&shown);
             let windows = unseen(&shown, &self.rule).map_err(no_window)?;
             self.long_enough(&loaded, &windows)?;
-            applied.series += without.look(&windows, &names);
+            applied.series += left_out.look(&windows, &names);
             strange.look_at_statics(&loaded.set, windows.windows(), &names);
             for series in loaded.set.series() {
                 let steps = series.segments.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
@@ -369,7 +331,7 @@ impl Work<'_> {
                  give longer series, fill gaps where rows are missing (--set data.checks.gaps=fill), or use a model of shorter windows (`window.length`, or `window.whole` for one of each series, in its training)"
             )));
         }
-        for message in cut.said().into_iter().chain(without.said(self.rule.length)) {
+        for message in cut.said().into_iter().chain(left_out.said(&self.rule)) {
             self.listener.on(&Event::Warning { message });
         }
         strange.warn(applied.windows, self.listener);

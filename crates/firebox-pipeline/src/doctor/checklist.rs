@@ -21,6 +21,9 @@ use crate::precision::{Abilities, Support};
 /// The line that only the program can tick.
 pub(super) const KEPT: &str = "results are kept";
 
+/// Steps of a model in Burn's own operations that are not timed, at most. A choice.
+const COMPOSED_WARMUP: u64 = 16;
+
 /// How a line of the checklist stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -106,9 +109,10 @@ impl Checks {
         let forward = median(case.measure(&settings, device)?.times);
         // The quickest of those with a layer that Burn composes step by step.
         let plain: DoctorCase = config.only.unwrap_or(Workload::LstmForecast.into());
-        // After as many steps as what it is set beside: a GPU tunes its kernels in the first ones.
+        // After about as many steps as what it is set beside: a GPU tunes its kernels in the first ones. They take long, so
+        // that there are few of them.
         let beside = |one: &&Timed| one.workload == plain.name() && one.precision == precision;
-        let warmup = timed.iter().find(beside).map_or(1, |one| one.warmup);
+        let warmup = timed.iter().find(beside).map_or(1, |one| one.warmup.min(COMPOSED_WARMUP));
         let few = plain.steps(Precision::F32, 2, warmup);
         let milliseconds = median(plain.measure_composed(&few, device)?.times);
         let baseline = Baseline { workload: plain.name().to_owned(), milliseconds };

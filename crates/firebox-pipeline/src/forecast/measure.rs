@@ -10,7 +10,7 @@ use firebox_core::{Event, HeldOutWindows, SeriesSet, Stream, Window, WindowList,
 use firebox_eval::{
     BlockOf, Estimate, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts,
     Linear, LinearData, Resampling, block_of_overlap, evaluate_forecasts, last_value, mean_r2,
-    seasonal_naive, seasonal_scale,
+    seasonal_naive, seasonal_scale, size_of_units,
 };
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source};
@@ -21,7 +21,7 @@ use super::sequences::Sequences;
 use crate::error::PipelineError;
 use crate::score::Judge;
 use crate::stages::Run;
-use crate::together::{is_apart, numbers_of_units, size_of_units};
+use crate::together::{is_apart, numbers_of_units};
 
 /// Features of the linear model at most: beyond them it sees the latest steps of a window only.
 const MOST_FEATURES: usize = 1_500;
@@ -270,12 +270,20 @@ fn in_time(run: &Run<'_>, sequences: &Sequences, windows: &WindowList) -> Hangin
         return Hanging { block: 1, of: BlockOf::Overlap, order, units: vec![] };
     }
     let (season, own) = (sequences.steps_of_season(), window.length + sequences.rule().reach());
-    let of = if season > own { BlockOf::Season(season) } else { BlockOf::Overlap };
     let beside = if has_clock { at_once(windows, sequences.set()) } else { 1 };
-    let share_a_step = own.div_ceil(window.stride);
-    let overlap = block_of_overlap(share_a_step, windows.len() as f64 / beside as f64);
-    let block = overlap.max(season.div_ceil(window.stride)) * beside;
-    Hanging { block, of, order, units: vec![] }
+    let of_a_series = windows.len() as f64 / beside as f64;
+    let (block, of) = block_in_time([season, own], window.stride, of_a_series);
+    Hanging { block: block * beside, of, order, units: vec![] }
+}
+
+/// How many of the windows of one series are drawn together, and why: where a season has so many steps, a window with its
+/// targets `own`, and one begins every `stride`.
+fn block_in_time([season, own]: [usize; 2], stride: usize, windows: f64) -> (usize, BlockOf) {
+    let overlap = block_of_overlap(own.div_ceil(stride), windows);
+    match season.div_ceil(stride) {
+        seasonal if seasonal > overlap => (seasonal, BlockOf::Season(season)),
+        _ => (overlap, BlockOf::Overlap),
+    }
 }
 
 /// Where series, or groups of them, are tested on that were not trained on, all windows of one of them: what holds for those
@@ -287,8 +295,8 @@ fn by_units(sequences: &Sequences, windows: &WindowList) -> Option<Hanging> {
         let unit = |series: u32| units[series as usize];
         let order = ordered(windows, unit);
         let numbers = numbers_of_units(windows, unit);
-        let own = order.iter().map(|window| numbers[*window]).collect();
-        let block = size_of_units(windows, unit);
+        let own: Vec<u32> = order.iter().map(|window| numbers[*window]).collect();
+        let block = size_of_units(&own);
         Hanging { block, of: BlockOf::Units, order: Some(order), units: own }
     })
 }
@@ -489,6 +497,15 @@ mod tests {
         assert_eq!(count(&[0, 0, 0]), 3);
         assert_eq!(count(&[0, 200, 400]), 1, "one after the other");
         assert_eq!(count(&[0, 50]), 2);
+    }
+
+    #[test]
+    fn a_block_is_of_a_season_only_if_the_overlap_takes_no_more() {
+        // (13 − 1/13)² · 2000 / 6 = 55 669 = 38.2³, and of 300 windows 25 blocks of twelve.
+        assert_eq!(block_in_time([24, 13], 1, 2000.0), (38, BlockOf::Overlap));
+        assert_eq!(block_in_time([24, 13], 1, 300.0), (24, BlockOf::Season(24)));
+        assert_eq!(block_in_time([24, 13], 4, 300.0), (6, BlockOf::Season(24)));
+        assert_eq!(block_in_time([0, 13], 13, 300.0), (1, BlockOf::Overlap));
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn errors(evaluation: &ForecastEvaluation) -> Part {
             }
             None => format!("{}, all", short(gain.baseline)),
         },
-        estimate: gain.gain,
+        estimate: gain.among_all.unwrap_or(gain.gain),
         own: gain.output.is_none(),
     });
     charts.push(Chart::Intervals {
@@ -235,7 +235,14 @@ fn errors_lead(evaluation: &ForecastEvaluation) -> String {
         )),
     };
     let confidence = share_text(evaluation.confidence);
-    format!("{start}, with their {confidence} % intervals: {drawn}. {every}")
+    let joint = evaluation.gains.iter().filter(|gain| gain.among_all.is_some()).count();
+    let joint = match joint {
+        ..=1 => String::new(),
+        joint => format!(
+            " Intervals of what the model errs less at one output hold for all {joint} of them together."
+        ),
+    };
+    format!("{start}, with their {confidence} % intervals: {drawn}.{joint} {every}")
 }
 
 fn intervals(evaluation: &ForecastEvaluation, target: &str, place: usize) -> Chart {

@@ -13,6 +13,7 @@ use firebox_loader::TrainSource;
 use firebox_train::ForecastSamples;
 
 use super::ForecastConfig;
+use crate::config::WindowConfig;
 use crate::error::PipelineError;
 use crate::online::source;
 use crate::stages::{Run, TEST_PART, Windows, rule_for};
@@ -124,9 +125,9 @@ fn sequences(
         PipelineError::Setting(format!("`forecast.inputs` cannot be taken: {error}"))
     })?);
     let ahead = Labels::Ahead { steps: rule.reach() };
-    let (length, reach) = (run.config.window.length, rule.reach());
-    let parts = split(&set, &run.config.window.rule(), &split_rule, &ahead)
-        .map_err(|error| with_horizons(error, length, reach))?;
+    let (window, reach) = (&run.config.window, rule.reach());
+    let parts = split(&set, &window.rule(), &split_rule, &ahead)
+        .map_err(|error| with_horizons(error, window, reach))?;
     run.warn_of_cut(&set, ahead.horizon());
     run.warn_of_equal(&parts);
     run.warn_of_filled(&ingested.checks);
@@ -191,25 +192,20 @@ fn unmeasured(rule: &ForecastRule, set: &SeriesSet, samples: &ForecastSamples) -
 }
 
 /// A split that cannot be made, with what the horizons have to do with it.
-fn with_horizons(error: SplitError, length: usize, reach: usize) -> PipelineError {
-    let with = |own: &str| {
-        format!(
-            "a window takes {own}, and the {reach} after it up to the last of `forecast.horizons`"
-        )
-    };
-    let takes = with(&format!("{length} steps (`window.length`)"));
-    match error {
-        SplitError::TooLong { whole: true, runs: [_, longest], series, .. } => {
-            let takes = with("one step at least (`window.whole`)");
-            PipelineError::Horizons(format!(
-                "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
-                 choose shorter horizons, fill gaps (`data.checks.gaps`), correct `data.interval` if it is shorter than \
-                 the steps between rows, or give longer series"
-            ))
+fn with_horizons(error: SplitError, window: &WindowConfig, reach: usize) -> PipelineError {
+    let (own, shorter) = match window.whole {
+        true => ("one step at least (`window.whole`)".to_owned(), "shorter horizons"),
+        false => {
+            (format!("{} steps (`window.length`)", window.length), "shorter horizons or windows")
         }
+    };
+    let takes = format!(
+        "a window takes {own}, and the {reach} after it up to the last of `forecast.horizons`"
+    );
+    match error {
         SplitError::TooLong { runs: [_, longest], series, .. } => PipelineError::Horizons(format!(
             "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
-             choose shorter horizons or windows, fill gaps (`data.checks.gaps`), correct `data.interval` if it is shorter than \
+             choose {shorter}, fill gaps (`data.checks.gaps`), correct `data.interval` if it is shorter than \
              the steps between rows, or give longer series"
         )),
         SplitError::Empty { part, windows, left_out, hint } => PipelineError::Horizons(format!(
@@ -318,10 +314,11 @@ mod tests {
             runs: [90, 90],
             series: series.clone(),
         };
-        let whole = with_horizons(of(1, true), 24, 100).to_string();
+        let window = |whole| WindowConfig { length: 24, whole, ..WindowConfig::default() };
+        let whole = with_horizons(of(1, true), &window(true), 100).to_string();
         assert!(whole.contains("one step at least (`window.whole`), and the 100 after"), "{whole}");
         assert!(!whole.contains("24") && !whole.contains("`window.length`"), "{whole}");
-        let said = with_horizons(of(24, false), 24, 100);
+        let said = with_horizons(of(24, false), &window(false), 100);
         // Every trial of a search would meet it, so that it is none of theirs.
         assert!(matches!(said, PipelineError::Horizons(_)), "{said}");
         let said = said.to_string();
@@ -335,7 +332,7 @@ mod tests {
             left_out: 7,
             hint: "give more".to_owned(),
         };
-        let said = with_horizons(empty, 24, 100).to_string();
+        let said = with_horizons(empty, &window(false), 100).to_string();
         assert!(said.contains("`forecast.horizons`") && said.ends_with("or give more"), "{said}");
     }
 

@@ -14,6 +14,7 @@ use super::objective::Clusters;
 use crate::chain::Work;
 use crate::config::RunConfig;
 use crate::error::PipelineError;
+use crate::keys::newest;
 use crate::measure::Stoppable;
 use crate::online::{slots, source};
 use crate::page::setting_keys;
@@ -113,10 +114,10 @@ impl Run<'_> {
                 clustered => clustered?,
             };
             for number in 1..=settings.iterations {
-                key = Key::builder("iteration", 1)
+                let own = Key::builder("iteration", 1)
                     .upstream("before", key)
-                    .field("number", (number as u64).to_le_bytes())
-                    .finish();
+                    .field("number", (number as u64).to_le_bytes());
+                key = newest(own, &self.config.train, false).finish();
                 let name = format!("iteration-{number}");
                 reused &= sub_trained_before(work, &name);
                 let assigned = clustered.found.assigned.clone();

@@ -109,12 +109,23 @@ pub(super) fn learning_key(config: &PipelineConfig, tokens: Key) -> Result<Key, 
         .field("loss", json(&text.loss))
         .field("dropout", json(&text.encoder.dropout));
     if let Some(folder) = &text.encoder.folder {
+        if is_distilbert(folder) {
+            // Dropout was once drawn there.
+            key = key.field("projection", "without dropout");
+        }
         for file in encoder_files(folder)? {
             let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             key = key.field(&name, hash(&file)?);
         }
     }
     Ok(key.finish())
+}
+
+/// Whether the encoder of a folder is a DistilBERT; what cannot be read is refused once it is.
+fn is_distilbert(folder: &Path) -> bool {
+    let text = std::fs::read_to_string(folder.join("config.json")).unwrap_or_default();
+    let config: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    config["model_type"] == "distilbert"
 }
 
 /// The files of an encoder's folder that decide what it is.
