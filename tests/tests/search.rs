@@ -274,6 +274,28 @@ sampler = "grid"
     assert!(reasons[0].contains("has the loss") || reasons[0].contains("NaN"), "{reasons:?}");
 }
 
+/// A training that goes on with weights beyond all numbers is validated, and no loss of it is one.
+#[test]
+fn a_trial_without_a_finite_validation_loss_says_that_it_has_none() {
+    let search = r#"
+[search]
+trials = 1
+sampler = "random"
+[search.space]
+"train.optimizer.adamw.learning_rate" = { choices = [1e37] }
+"#;
+    let goes_on = "non_finite = \"skip\"\nnon_finite_limit = 100000";
+    let pipeline = PIPELINE.replace("non_finite = \"stop\"", goes_on);
+    let project = firebox_tests::project(&format!("{pipeline}{search}"), 900);
+    let folder = project.path();
+    let output = firebox(folder, &["search", "p.toml"]);
+    assert_eq!(output.status.code(), Some(1), "{}{}", errors(&output), said(&output));
+    assert!(said(&output).contains("0 complete, 0 given up early, 1 failed"), "{}", said(&output));
+    let summary = std::fs::read_to_string(folder.join("runs/p.search/summary.md")).unwrap();
+    let reason = "the objective validation-loss is infinite: what was trained left the range";
+    assert!(summary.contains(reason), "{summary}");
+}
+
 #[test]
 fn a_run_that_somebody_made_stays_whole_and_a_trial_without_its_checkpoint_can_be_run() {
     let search = r#"

@@ -294,6 +294,13 @@ fn an_encoder_learns_from_its_clusters_and_is_judged_by_true_classes() {
     let clusters = std::fs::read(place.join("parts/iteration-1/clusters.json")).unwrap();
     let clusters: Value = serde_json::from_slice(&clusters).unwrap();
     assert_eq!(clusters["assigned"].as_array().unwrap().len(), 22);
+    // What an iteration draws is none of what the one before drew: the run's own seed is 1337.
+    let seeds = [1, 2].map(|iteration| {
+        let state = selected(&place, &format!("iteration-{iteration}")).join("state.json");
+        let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+        state["seed"].as_u64()
+    });
+    assert_eq!(seeds, [Some(1337), Some(1338)]);
     let log = std::fs::read_to_string(place.join("events.jsonl")).unwrap();
     for told in
         [r#""done":10,"total":10,"unit":"starts of K-means on windows""#, r#""unit":"probes""#]
@@ -402,13 +409,17 @@ fn trained(pipeline: &str, settings: &[&str]) -> (TempDir, PathBuf) {
     (folder, place)
 }
 
-/// The weights that a training within a run ended with, by name.
-fn weights(run: &Path, part: &str) -> BTreeMap<String, Vec<u8>> {
+/// The checkpoint that a training within a run ended with.
+fn selected(run: &Path, part: &str) -> PathBuf {
     let place = run.join("parts").join(part);
     let text = std::fs::read(place.join("training.json")).unwrap();
     let summary: Value = serde_json::from_slice(&text).unwrap();
-    let selected = place.join("checkpoints").join(summary["selected"].as_str().unwrap());
-    let file = std::fs::read(selected.join("weights.safetensors")).unwrap();
+    place.join("checkpoints").join(summary["selected"].as_str().unwrap())
+}
+
+/// The weights that a training within a run ended with, by name.
+fn weights(run: &Path, part: &str) -> BTreeMap<String, Vec<u8>> {
+    let file = std::fs::read(selected(run, part).join("weights.safetensors")).unwrap();
     // Safetensors: the length of a header, the header, the numbers.
     let (length, rest) = file.split_at(8);
     let (header, numbers) = rest.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);

@@ -132,6 +132,18 @@ fn labels_and_evidence_are_learnt_and_results_reused() {
     assert!(String::from_utf8_lossy(&list.stdout).contains("tokens-v1"));
     let verified = firebox(folder, &["cache", "verify"]);
     assert_eq!(verified.status.code(), Some(0), "{}", errors(&verified));
+    assert!(String::from_utf8_lossy(&verified.stdout).ends_with(" damaged\n"));
+    // As whoever removes them holds them.
+    let mut stored = std::fs::read_dir(folder.join("cache/tokens-v1")).unwrap().flatten();
+    let key = stored.find(|entry| entry.path().join("manifest.json").is_file()).unwrap();
+    let lock = folder.join("cache/locks/tokens-v1").join(key.file_name());
+    let lock = std::fs::File::options().append(true).open(lock.with_extension("use")).unwrap();
+    lock.lock().unwrap();
+    let verified = firebox(folder, &["cache", "verify"]);
+    let said = String::from_utf8_lossy(&verified.stdout).into_owned();
+    assert_eq!(verified.status.code(), Some(0), "{said}{}", errors(&verified));
+    assert!(said.contains("  in use by another process: not looked at\n"), "{said}");
+    assert!(said.ends_with(" 0 damaged, 1 not looked at\n"), "{said}");
 }
 
 /// The model that a run leaves tells labels and evidence of other tables, in PyTorch alike.

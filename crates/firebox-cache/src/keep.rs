@@ -81,6 +81,8 @@ pub struct Verified {
     pub checked: u64,
     /// Damaged files with their damage. Empty if all is well.
     pub damaged: Vec<(PathBuf, Damage)>,
+    /// Whether another process is making, fetching or removing it, so that nothing of it was looked at.
+    pub left_alone: bool,
 }
 
 /// What pruning did.
@@ -124,7 +126,7 @@ impl Store {
     }
 
     /// Compares every stored byte with its checksum. Nothing is mended: the next run that needs a
-    /// damaged result makes it again.
+    /// damaged result makes it again. What another process has in hand is left alone.
     ///
     /// # Errors
     ///
@@ -134,9 +136,10 @@ impl Store {
     }
 
     fn verify_one(&self, stored: Stored) -> Result<Verified, CacheError> {
-        let _used = lock::shared(&self.use_lock(&stored))?;
-        let mut damaged = Vec::new();
-        let mut checked = 0;
+        let (mut damaged, mut checked) = (Vec::new(), 0);
+        let Some(_used) = lock::try_shared(&self.use_lock(&stored))? else {
+            return Ok(Verified { stored, checked, damaged, left_alone: true });
+        };
         match recorded(&stored) {
             Ok(files) => {
                 for file in files {
@@ -148,7 +151,7 @@ impl Store {
             }
             Err(damage) => damaged.push((stored.path.join(manifest::NAME), damage)),
         }
-        Ok(Verified { stored, checked, damaged })
+        Ok(Verified { stored, checked, damaged, left_alone: false })
     }
 
     /// Removes the least recently used results until no more than `max_bytes` are left, and what

@@ -48,6 +48,17 @@ pub(crate) fn shared(path: &Path) -> Result<Lock, CacheError> {
     }
 }
 
+/// A shared lock, or none if someone has an exclusive one.
+pub(crate) fn try_shared(path: &Path) -> Result<Option<Lock>, CacheError> {
+    let Some(file) = open(path)? else { return Ok(Some(Lock { held: None })) };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Some(Lock { held: Some(file) })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) if is_unlockable(&error) => Ok(Some(Lock { held: None })),
+        Err(TryLockError::Error(error)) => Err(CacheError::io("lock", path)(error)),
+    }
+}
+
 /// Time between two looks at a lock that someone else has.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -161,6 +172,7 @@ mod tests {
         let mut waited = false;
         let lock = exclusive(&path, &AtomicBool::new(false), || waited = true).unwrap();
         assert!(!waited && is_held(&path) && lock.held.is_some());
+        assert!(try_shared(&path).unwrap().is_none());
         std::thread::scope(|scope| {
             let (sender, receiver) = std::sync::mpsc::channel();
             let path = &path;

@@ -786,6 +786,25 @@ fn the_copy_of_a_remote_file_that_is_read_stays_when_others_prune() {
 }
 
 #[test]
+fn what_another_process_has_in_hand_is_not_verified_and_not_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path()).unwrap();
+    let folder = root.path().join(REMOTE).join(Key::builder("copy", 1).finish().to_string());
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("bars.csv"), "close\n1\n").unwrap();
+    fs::write(folder.join("manifest.json"), r#"{"url":"https://host/bars.csv","blake3":""}"#)
+        .unwrap();
+    let fetching = fs::File::create(folder.join("lock")).unwrap();
+    fetching.lock().unwrap();
+    let found = store.verify().unwrap().remove(0);
+    assert!(found.left_alone && found.damaged.is_empty() && found.checked == 0, "{found:?}");
+    fetching.unlock().unwrap();
+    let found = store.verify().unwrap().remove(0);
+    // Its checksum is none.
+    assert!(!found.left_alone && found.damaged.len() == 1, "{found:?}");
+}
+
+#[test]
 fn what_others_keep_in_a_bucket_is_made_by_one_at_a_time() {
     let root = tempfile::tempdir().unwrap();
     let store = Store::open(root.path()).unwrap();

@@ -166,7 +166,7 @@ pub fn ingest_until(
     let values = samples.iter().flatten().flat_map(Samples::series_values).collect();
     match store::load(cache, key, values, stop) {
         Ok(Some((set, checks))) => {
-            let set = with_groups(set, (config, &inputs), Some((cache, key)), stop)?;
+            let set = with_groups(set, (config, &inputs), Some((cache, key, &seen)), stop)?;
             warn_of(listener, (config, &inputs), (&set, &checks));
             return Ok(Ingested { set: Arc::new(set), checks, key, reused: true });
         }
@@ -183,12 +183,13 @@ pub fn ingest_until(
     }
     let told = (&progress, listener);
     let stored = read_and_store(config, &inputs, samples, (cache, key), stop, told);
+    let is_stored = stored.is_ok();
     let stored = stored.and_then(|(set, checks)| {
-        Ok((with_groups(set, (config, &inputs), Some((cache, key)), stop)?, checks))
+        Ok((with_groups(set, (config, &inputs), Some((cache, key, &seen)), stop)?, checks))
     });
     if let Err(changed) = seen.check() {
         // What was stored is under the key of what was there before; what failed may have failed by it.
-        if stored.is_ok() {
+        if is_stored {
             drop(stored);
             store::remove(cache, key)?;
         }
@@ -199,20 +200,23 @@ pub fn ingest_until(
     Ok(Ingested { set: Arc::new(set), checks, key, reused: false })
 }
 
-/// The series with their groups, which are kept with what is stored, if they have any and it is not known yet.
+/// The series with their groups, which are kept with what is stored, if they have any and it is not known yet. They are
+/// read of the files, which have to be what they were when their key was made.
 fn with_groups(
     set: SeriesSet,
     (config, inputs): (&DataConfig, &[Input]),
-    stored: Option<(&Path, Key)>,
+    stored: Option<(&Path, Key, &Seen)>,
     stop: &AtomicBool,
 ) -> Result<SeriesSet, DataError> {
     if !config.is_grouped() || set.groups() > 0 {
         return Ok(set);
     }
-    let groups = grouping::groups(config, inputs, &set, stop)?;
-    if let Some((cache, key)) = stored {
-        store::keep_groups(cache, key, &groups)?;
-    }
+    let groups = grouping::groups(config, inputs, &set, stop);
+    let Some((cache, key, seen)) = stored else { return Ok(set.grouped(&groups?)) };
+    // What failed may have failed by a change, too.
+    seen.check()?;
+    let groups = groups?;
+    store::keep_groups(cache, key, &groups)?;
     Ok(set.grouped(&groups))
 }
 
@@ -789,5 +793,40 @@ fn refuse_settings(config: &DataConfig, format: Format) -> Result<(), DataError>
         Some((_, key, hint)) => Err(DataError::NotApplicable { key, format, hint }),
         // Before anything is read.
         None => config.group_pattern.as_deref().map_or(Ok(()), |p| grouping::compiled(p).map(drop)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_a_file_that_was_changed_are_not_kept_with_what_is_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, cache) = (folder.path().join("a.csv"), folder.path().join("cache"));
+        let rows = "2024-01-01,r1,Ann,1\n2024-01-02,r1,Ann,2\n2024-01-03,r1,Ann,4\n";
+        let text = format!("time,recording,subject,x\n{rows}");
+        fs::write(&path, &text).unwrap();
+        let mut config = DataConfig::new(&path);
+        config.columns.series = Some("recording".to_owned());
+        config.columns.group = Some("subject".to_owned());
+        let Ingested { key, .. } = ingest(&config, &cache, &Silent).unwrap();
+        // As a run that was killed before it had read the groups left it.
+        let manifest = store::folder(&cache, key).join("manifest.json");
+        let whole = fs::read_to_string(&manifest).unwrap();
+        let mut bare: serde_json::Value = serde_json::from_str(&whole).unwrap();
+        assert!(bare["series"][0].as_object_mut().unwrap().remove("group").is_some());
+        fs::write(&manifest, bare.to_string()).unwrap();
+        let stop = AtomicBool::new(false);
+        let (set, _) = store::load(&cache, key, vec![], &stop).unwrap().unwrap();
+        let (inputs, seen) = (inputs(&config).unwrap(), Seen::now([path.clone()]));
+        let grouped =
+            |set| with_groups(set, (&config, &inputs), Some((cache.as_path(), key, &seen)), &stop);
+        fs::write(&path, text.replace("Ann", "Dorothy")).unwrap();
+        assert!(matches!(grouped(set.clone()), Err(DataError::Changed { .. })));
+        assert_eq!(fs::read_to_string(&manifest).unwrap(), bare.to_string());
+        // With what it says now, a file that cannot be grouped is told to be another, too.
+        fs::write(&path, text.replacen("Ann", "Dee", 1)).unwrap();
+        assert!(matches!(grouped(set), Err(DataError::Changed { .. })));
     }
 }

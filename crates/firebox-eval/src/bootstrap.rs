@@ -169,11 +169,16 @@ impl Resampling {
         if crossed.is_empty() { drawn } else { crossed }
     }
 
+    /// How many independent ones so many windows are as good as: as there are blocks of them, or units, whichever are fewer.
+    pub(crate) fn independent(&self, windows: usize) -> usize {
+        let units = self.units.iter().max().map_or(windows, |last| *last as usize + 1);
+        (windows / self.block.max(1)).min(units)
+    }
+
     /// The same without a resample where there are too few blocks or units of so many windows for an interval.
     #[must_use]
     pub fn if_enough(self, windows: usize) -> Self {
-        let units = self.units.iter().max().map_or(windows, |last| *last as usize + 1);
-        let independent = (windows / self.block.max(1)).min(units);
+        let independent = self.independent(windows);
         let resamples = if independent < FEWEST_BLOCKS { 0 } else { self.resamples };
         Self { resamples, ..self }
     }

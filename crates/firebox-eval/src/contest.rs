@@ -109,7 +109,7 @@ pub fn contest(
     let trained = contenders.iter().filter(|contender| !contender.baseline).count();
     let lead_confidence = 1.0 - (1.0 - config.confidence) / trained.max(1) as f64;
     let strict = comparison.at(lead_confidence);
-    let independent = truth.len() as f64 / block as f64;
+    let independent = resampling.independent(truth.len()) as f64;
     let score = |at: usize, metric: Metric| {
         comparison.estimate(at, metric).unless_all_agree(independent, config.confidence)
     };

@@ -149,9 +149,9 @@ pub struct Evaluation {
     pub resamples: u32,
     /// Consecutive test windows that were drawn together; where whole units were, those of one in the mean.
     pub block: usize,
-    /// Whether whole series or groups were drawn, which are new to the model.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub whole_units: bool,
+    /// How many whole series or groups the test windows are of, if these were drawn: they are new to the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<usize>,
     /// Scores, the pre-trained encoder first.
     pub scores: Vec<Score>,
     /// The pre-trained encoder against each baseline.
@@ -171,9 +171,11 @@ impl Evaluation {
         self.scores.iter().find(|score| score.subject == subject && score.head == head)
     }
 
-    /// Test windows that are independent of each other: the windows over the block.
+    /// Test windows that are independent of each other: the windows over the block, or the units that were drawn if these
+    /// are fewer.
     pub fn independent_windows(&self) -> usize {
-        self.windows[2] / self.block.max(1)
+        let blocks = self.windows[2] / self.block.max(1);
+        self.units.map_or(blocks, |units| blocks.min(units))
     }
 
     /// Whether any score has an interval; of too few independent windows none has.
@@ -316,7 +318,7 @@ fn measure(
     let comparison = Comparison::new(&resampling, count, truth, &classifiers);
     let scores = (0..named.len()).map(|place| {
         let (subject, head) = named[place];
-        let independent = truth.len() as f64 / block as f64;
+        let independent = resampling.independent(truth.len()) as f64;
         let l2 = if head == Some(Head::Logistic) { penalties[place / 2].clone() } else { vec![] };
         score(config, count, truth, &classifiers[place], (subject, head, l2), |metric| {
             honest(comparison.estimate(place, metric), metric, independent, config.confidence)
@@ -344,7 +346,7 @@ fn measure(
         confidence: config.confidence,
         resamples: config.resamples,
         block,
-        whole_units: together.whole_units,
+        units: together.drawn_units(),
         scores,
         differences: differences(config, &named, &comparison, truth.len() as f64 / block as f64),
         confusion,
@@ -465,7 +467,8 @@ fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<
 /// What is said of few independent test windows.
 fn few_windows(windows: usize, together: &Together, has_intervals: bool) -> Option<String> {
     let block = together.block;
-    let independent = windows / block;
+    let units = together.units.iter().max().map(|last| *last as usize + 1);
+    let independent = (windows / block).min(together.drawn_units().unwrap_or(windows));
     let windows = count(windows as u64, "test window");
     let in_blocks = || {
         let independent = count(independent as u64, "independent one");
@@ -477,7 +480,6 @@ fn few_windows(windows: usize, together: &Together, has_intervals: bool) -> Opti
         }
     };
     let none = format!("there are no intervals, which take at least {FEWEST_BLOCKS}");
-    let units = together.units.iter().max().map(|last| *last as usize + 1);
     match units {
         _ if has_intervals => {
             (independent < FEWEST_WINDOWS).then(|| format!("{}: intervals are rough", in_blocks()))

@@ -132,6 +132,9 @@ pub struct FewLabels {
     pub windows: usize,
     /// Consecutive test windows that were drawn together.
     pub block: usize,
+    /// How many whole series or groups the test windows are of, if these were drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<usize>,
     /// Scores, from the smallest share on.
     pub shares: Vec<ShareScores>,
     /// The headline metric of always answering the majority class.
@@ -188,6 +191,7 @@ impl FewLabels {
             lead_confidence,
             windows: truth.len(),
             block,
+            units: together.drawn_units(),
             shares: scored.collect(),
             majority: base.estimate(0, config.metric),
             majority_class: classes.get(majority as usize).cloned().unwrap_or_default(),
@@ -221,7 +225,8 @@ impl FewLabels {
 
     /// Test windows that are independent of each other: the windows over the block.
     fn independent_windows(&self) -> usize {
-        self.windows / self.block.max(1)
+        let blocks = self.windows / self.block.max(1);
+        self.units.map_or(blocks, |units| blocks.min(units))
     }
 
     /// One sentence on whether pre-training helps, and at which shares.
@@ -441,7 +446,7 @@ fn score(
     all.push(majority.clone());
     let comparison = Comparison::new(resampling, classes, truth, &all);
     let strict = comparison.at(lead_confidence);
-    let independent = truth.len() as f64 / resampling.block as f64;
+    let independent = resampling.independent(truth.len()) as f64;
     let bound = bound_when_all_agree(independent, config.confidence);
     let scores = arms.iter().enumerate().map(|(place, arm)| {
         let metrics = Metric::ALL.into_iter().map(|metric| {

@@ -75,6 +75,12 @@ impl Together {
         crossed.then(|| Self { order: vec![], whole_units: true, ..self.clone() })
     }
 
+    /// How many units there are, if whole ones are drawn.
+    pub fn drawn_units(&self) -> Option<usize> {
+        let units = self.units.iter().max().map(|last| *last as usize + 1);
+        units.filter(|_| self.whole_units)
+    }
+
     /// The units of all windows, in the order of these.
     pub fn units_in_order(&self) -> Vec<u32> {
         if self.units.is_empty() { vec![] } else { self.sorted(&self.units) }
@@ -195,6 +201,7 @@ mod tests {
         assert_eq!((alone.whole_units, &alone.units, &alone.order), (true, &units, &vec![]));
         assert_eq!(alone.units_in_order(), units);
         assert!(alone.of_chosen(&[0, 1], 1).whole_units);
+        assert_eq!((crossed.drawn_units(), alone.drawn_units()), (None, Some(2)));
         // Of eight units of 1249 windows, every second one and a few more are looked at: some 625 of each.
         let units = (0..9992).map(|window| window / 1249).collect();
         let whole = Together { units, whole_units: true, ..Together::every(1249) };

@@ -264,6 +264,11 @@ impl Usage {
         }
     }
 
+    /// The mean of a figure over the training that the run's steps are of.
+    fn own_mean(&self, name: &str) -> Option<f64> {
+        self.trained().gauges.get(name).map(Gauge::mean)
+    }
+
     fn trained_now(&mut self) -> &mut Trained {
         if self.classifies { &mut self.classifiers } else { &mut self.own }
     }
@@ -345,7 +350,7 @@ impl Usage {
             timings.extend(times.shares().map(|(name, share)| (name, of_a_step(share))));
             timings.push(("limited by", times.limit(self.step_device(on_gpu))));
         }
-        let busy = self.training_mean(CPU_SHARE).map(percent);
+        let busy = self.own_mean(CPU_SHARE).map(percent);
         timings.extend(busy.map(|busy| ("processor busy while training", busy)));
         timings.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
     }
@@ -384,7 +389,7 @@ impl Usage {
     pub fn utilisation(&self, on_gpu: bool) -> Option<Utilisation> {
         let share = match on_gpu {
             true => self.gpu_share(),
-            false => self.training_mean(CPU_SHARE),
+            false => self.own_mean(CPU_SHARE),
         }?;
         let what = if on_gpu { "the GPU" } else { "the processor" };
         let good = share > GOOD;
@@ -436,7 +441,7 @@ impl Usage {
 
     /// Share of this process's hardware threads that others kept busy while training.
     pub(crate) fn others(&self) -> f64 {
-        let mean = |name| self.trained().gauges.get(name).map(Gauge::mean);
+        let mean = |name| self.own_mean(name);
         match (mean(OTHERS), mean(CPU), mean(CPU_SHARE)) {
             (Some(others), Some(own), Some(share)) if share > 0.0 => {
                 // Others may have been busy on threads that this process may not use.
@@ -498,10 +503,10 @@ impl Usage {
     }
 
     pub(crate) fn training_peak(&self, name: &str) -> Option<f64> {
-        self.trained().gauges.get(name).map(|gauge| gauge.peak)
+        self.in_training.get(name).map(|gauge| gauge.peak)
     }
 
     pub(crate) fn training_mean(&self, name: &str) -> Option<f64> {
-        self.trained().gauges.get(name).map(Gauge::mean)
+        self.in_training.get(name).map(Gauge::mean)
     }
 }

@@ -175,7 +175,10 @@ pub(crate) fn newest(training: KeyBuilder, train: &TrainConfig, validates: bool)
 }
 
 /// Whether a share of the data is held out to validate on.
-fn validates(config: &PipelineConfig) -> bool {
+pub(crate) fn validates(config: &PipelineConfig) -> bool {
+    if let Some(text) = &config.text {
+        return text.split.validation > 0.0;
+    }
     match &config.split {
         Some(
             SplitRule::Time { validation, .. }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use firebox_core::Key;
+use firebox_core::{Event, Key, Listener};
 use serde::{Deserialize, Serialize};
 
 use crate::RemoteError;
@@ -61,8 +61,12 @@ pub(crate) struct Copy {
 
 impl Copy {
     /// The place of the copy, which is this one's alone until it is dropped: waits for any other process
-    /// that fetches the same, until `stop` is true.
-    pub(crate) fn of(url: &str, cache: &Path, stop: &AtomicBool) -> Result<Self, RemoteError> {
+    /// that fetches or checks the same, which is told, until `stop` is true.
+    pub(crate) fn of(
+        url: &str,
+        cache: &Path,
+        (stop, listener): (&AtomicBool, &dyn Listener),
+    ) -> Result<Self, RemoteError> {
         let folder = folder(url, cache);
         let name = own_name(url.rsplit('/').next().unwrap_or_default());
         fs::create_dir_all(&folder).map_err(RemoteError::io("create the folder", &folder))?;
@@ -73,6 +77,7 @@ impl Copy {
             held => held,
         };
         let held = held.map_err(RemoteError::io("lock", &lock))?;
+        let mut waits = false;
         loop {
             match held.try_lock() {
                 Ok(()) => break,
@@ -82,7 +87,15 @@ impl Copy {
                         local: Local::Nothing,
                     });
                 }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => {
+                    if !std::mem::replace(&mut waits, true) {
+                        let message = format!(
+                            "waiting for another process that fetches or checks the copy of `{url}`"
+                        );
+                        listener.on(&Event::Warning { message });
+                    }
+                    std::thread::sleep(PAUSE);
+                }
                 Err(TryLockError::Error(error)) => {
                     return Err(RemoteError::io("lock", &lock)(error));
                 }
@@ -193,7 +206,7 @@ fn is_read_only(error: &std::io::Error) -> bool {
 pub(crate) fn offline(
     address: &Address,
     cache: &Path,
-    stop: &AtomicBool,
+    heard: (&AtomicBool, &dyn Listener),
 ) -> Result<Vec<PathBuf>, RemoteError> {
     let url = address.file_url();
     let urls = match address.folder {
@@ -208,7 +221,7 @@ pub(crate) fn offline(
         if !has_copy(url, cache) {
             return Err(lacking(url));
         }
-        Copy::of(url, cache, stop)?.any().ok_or_else(|| lacking(url))
+        Copy::of(url, cache, heard)?.any().ok_or_else(|| lacking(url))
     };
     urls.iter().map(copy).collect()
 }

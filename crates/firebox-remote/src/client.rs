@@ -112,8 +112,8 @@ enum Broken {
     Body(object_store::Error),
     /// It has, or sends, another number of bytes.
     Length { sent: u64 },
-    /// The disk refuses.
-    Disk(std::io::Error),
+    /// The disk refuses, which had so many bytes of the file.
+    Disk { had: u64, source: std::io::Error },
     /// It was asked to stop.
     Stopped,
     /// It has another content by now.
@@ -154,7 +154,7 @@ impl Remote<'_> {
         let asked = SystemTime::now();
         let about = self.about(location, &url).await?;
         let version = version(&about, asked);
-        let copy = Copy::of(&url, self.cache, self.stop)?;
+        let copy = Copy::of(&url, self.cache, (self.stop, self.listener))?;
         if let Some(path) = copy.whole(&version) {
             return Ok(path);
         }
@@ -259,7 +259,8 @@ impl Remote<'_> {
         let mut parts = futures_util::stream::iter(parts).buffered(AT_ONCE);
         let (mut safe, mut done, mut end) = (begun, begun, Ok(()));
         while let Some((bytes, result)) = parts.next().await {
-            file.write_all(&bytes).map_err(|source| unwritten(url, &path, version, source))?;
+            file.write_all(&bytes)
+                .map_err(|source| unwritten(wanted, &path, (length(&file), true), source))?;
             done += bytes.len() as u64;
             end = result;
             if end.is_err() {
@@ -277,13 +278,14 @@ impl Remote<'_> {
         if let Err(source) = file.sync_all() {
             // Nobody knows how much of it is on the disk: no more is believed than before.
             let _ = file.set_len(safe);
-            return Err(unwritten(url, &path, version, source));
+            return Err(unwritten(wanted, &path, (length(&file), true), source));
         }
         end.map_err(|broken| match broken {
             Broken::Length { sent } => {
                 RemoteError::Length { url: url.to_owned(), said: version.bytes, sent }
             }
-            Broken::Disk(source) => unwritten(url, &path, version, source),
+            // It refuses a whole file alone, of which nothing is kept.
+            Broken::Disk { had, source } => unwritten(wanted, &path, (had, false), source),
             Broken::Changed => RemoteError::Changed { url: url.to_owned() },
             Broken::Stopped => {
                 let url = url.to_owned();
@@ -304,15 +306,16 @@ impl Remote<'_> {
         meter: &Meter<'_>,
     ) -> Result<(), Broken> {
         let mut tries = 0;
+        let refused = |source| Broken::Disk { had: 0, source };
         loop {
-            file.set_len(0).map_err(Broken::Disk)?;
+            file.set_len(0).map_err(refused)?;
             meter.restart();
             match self.pour(wanted, store, file, meter).await {
                 Err(Broken::Body(_)) if tries < self.config.retries && self.heed().is_ok() => {
                     tries += 1;
                 }
                 Err(broken) => {
-                    file.set_len(0).map_err(Broken::Disk)?;
+                    file.set_len(0).map_err(refused)?;
                     self.heed()?;
                     return Err(broken);
                 }
@@ -341,7 +344,8 @@ impl Remote<'_> {
             let Some(chunk) = chunk.map_err(|_| silence())? else { break };
             let chunk = chunk.map_err(Broken::Body)?;
             self.heed()?;
-            file.write_all(&chunk).map_err(Broken::Disk)?;
+            // Before it is cut: how much the disk had room for.
+            file.write_all(&chunk).map_err(|source| Broken::Disk { had: length(file), source })?;
             sent += chunk.len() as u64;
             meter.add(chunk.len() as u64);
         }
@@ -438,15 +442,26 @@ fn wait(tries: usize) -> Duration {
     (Duration::from_millis(100) * (1 << tries.min(6))).min(LONGEST_WAIT)
 }
 
-/// A full disk is told with what the file takes, any other refusal as it is.
-fn unwritten(url: &str, path: &Path, version: &Version, source: std::io::Error) -> RemoteError {
+/// Bytes of a file that is written; 0 if the disk does not say.
+fn length(file: &File) -> u64 {
+    file.metadata().map_or(0, |found| found.len())
+}
+
+/// A full disk is told with what the file takes, any other refusal as it is. The disk had so many bytes of it, which
+/// are kept or not.
+fn unwritten(
+    wanted: &Wanted<'_>,
+    path: &Path,
+    (had, is_kept): (u64, bool),
+    source: std::io::Error,
+) -> RemoteError {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     if !matches!(source.kind(), FileTooLarge | QuotaExceeded | StorageFull) {
         return RemoteError::io("write", path)(source);
     }
-    let there = std::fs::metadata(path).map_or(0, |found| found.len());
-    let (url, path, bytes) = (url.to_owned(), path.to_owned(), version.bytes);
-    RemoteError::Full { url, path, bytes, lacking: bytes.saturating_sub(there), source }
+    let (url, path, bytes) = (wanted.url.to_owned(), path.to_owned(), wanted.version.bytes);
+    let goes_on = is_kept && had > 0 && wanted.version.resumes();
+    RemoteError::Full { url, path, bytes, lacking: bytes.saturating_sub(had), goes_on, source }
 }
 
 pub(crate) fn failed(

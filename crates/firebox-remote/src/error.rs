@@ -148,14 +148,15 @@ pub enum RemoteError {
     },
     /// The local disk is full.
     #[error(
-        "`{url}` takes {bytes} bytes, and {}, or set `run.cache` to a folder on another disk; what was fetched is kept, so trying again goes on",
+        "`{url}` takes {bytes} bytes, and {}, or set `run.cache` to a folder on another disk{}",
         match source.kind() {
             std::io::ErrorKind::FileTooLarge => format!(
                 "no file may be as large as `{}` would be, by a limit of the process or of the disk's file system\n  raise the limit (`ulimit -f`)",
                 path.display()
             ),
             _ => format!("the disk of `{}` has no room for the last {lacking} of them\n  make room there", path.display()),
-        }
+        },
+        if *goes_on { "; what was fetched is kept, so trying again goes on" } else { "" }
     )]
     Full {
         /// The URL.
@@ -164,8 +165,11 @@ pub enum RemoteError {
         path: PathBuf,
         /// Size of the whole file.
         bytes: u64,
-        /// Bytes of it that are not on the disk.
+        /// Bytes of it that the disk did not take.
         lacking: u64,
+        /// Whether what was fetched is kept, and another try goes on with it: not of a server that sends no parts, nor
+        /// of a content that cannot be told from a later one.
+        goes_on: bool,
         /// The refusal.
         #[source]
         source: std::io::Error,

@@ -80,14 +80,15 @@ pub fn check_url(url: &str) -> Result<(), RemoteError> {
 /// The local copies of the files that a URL names, in the order of their names: one, or where the URL
 /// ends in `/` all that lie directly under it (not on web servers, which cannot list).
 ///
-/// They are kept in `cache/remote-v1`. Progress is reported in the stage `fetch`, in bytes.
+/// They are kept in `cache/remote-v1`. Progress is reported in the stage `fetch`, in bytes; that another process has a
+/// copy in hand, which is waited for, is a warning.
 ///
 /// # Errors
 ///
 /// When the URL cannot be read, when the server refuses, does not answer, has no such file or a web page in its
 /// place, when the disk refuses, when this build has no client, or when no server may be asked and there is no copy.
 /// Nothing half-fetched is taken for whole; what was fetched of the file's begin is kept, and the next call goes on
-/// with it if the server's file is still the same.
+/// with it if the server's file is still the same and the server sends parts.
 pub fn fetch(
     url: &str,
     cache: &Path,
@@ -112,7 +113,7 @@ pub fn fetch_until(
 ) -> Result<Vec<PathBuf>, RemoteError> {
     let address = url::Address::read(url)?;
     if config.offline {
-        return cache::offline(&address, cache, stop);
+        return cache::offline(&address, cache, (stop, listener));
     }
     #[cfg(feature = "client")]
     return client::fetch(&address, cache, config, (stop, listener));

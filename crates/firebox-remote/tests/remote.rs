@@ -438,6 +438,20 @@ fn who_is_stopped_does_not_wait_for_another_process_or_a_silent_server() {
     let stop = AtomicBool::new(true);
     let error = fetch_until(&stop, &url, cache.path(), &config(), &Silent).unwrap_err();
     assert!(matches!(error, RemoteError::Stopped { .. }), "{error:?}");
+    // Whoever waits is told so, once.
+    stop.store(false, Ordering::SeqCst);
+    let warnings = Mutex::new(vec![]);
+    let listener = |event: &Event| {
+        if let Event::Warning { message } = event {
+            warnings.lock().unwrap().push(message.clone());
+            held.unlock().unwrap();
+        }
+    };
+    let all = fetch_until(&stop, &url, cache.path(), &config(), &listener).unwrap();
+    assert_eq!(fs::read(&all[0]).unwrap(), content());
+    let expected =
+        format!("waiting for another process that fetches or checks the copy of `{url}`");
+    assert_eq!(warnings.into_inner().unwrap(), [expected]);
 }
 
 #[test]
@@ -609,36 +623,52 @@ fn refusals_and_silence_are_said_with_the_way_out() {
 fn a_limit_of_files_is_an_error_and_the_download_goes_on() {
     if let Some(cache) = std::env::var_os("FIREBOX_TEST_FULL") {
         let url = std::env::var("FIREBOX_TEST_URL").unwrap();
-        println!("{}", get(&url, Path::new(&cache)).unwrap_err());
+        let error = fetch(&url, Path::new(&cache), &config(), &Silent).unwrap_err();
+        let RemoteError::Full { lacking, .. } = &error else { panic!("{error:?}") };
+        println!("{error}\nlacking {lacking}.");
         return;
     }
+    let test = "a_limit_of_files_is_an_error_and_the_download_goes_on";
     let server = Server::start(content(), ALL);
     let (cache, url) = (tempfile::tempdir().unwrap(), server.url("bars.csv"));
-    let test = "a_limit_of_files_is_an_error_and_the_download_goes_on";
-    // Blocks of 512 bytes, or of 1024 in some shells.
-    let script = format!("trap '' XFSZ; ulimit -f 20; exec \"$0\" --exact {test} --nocapture");
-    let output = Command::new("sh")
-        .args(["-c", &script])
-        .arg(std::env::current_exe().unwrap())
-        .env("FIREBOX_TEST_FULL", cache.path())
-        .env("FIREBOX_TEST_URL", &url)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains(&format!("`{url}` takes 25500 bytes")), "{said}");
+    let said = fetched_within_limits(test, cache.path(), &url);
     let limited = "no file may be as large as `";
     assert!(said.contains(limited) && said.contains("bars.csv.part` would be"), "{said}");
     assert!(said.contains("raise the limit (`ulimit -f`), or set `run.cache`"), "{said}");
+    assert!(said.contains("; what was fetched is kept, so trying again goes on"), "{said}");
     let copy =
         fs::read_dir(cache.path().join("remote-v1")).unwrap().next().unwrap().unwrap().path();
     let kept = fs::read(copy.join("bars.csv.part")).unwrap();
     assert!(kept.len() >= 10_000 && content().starts_with(&kept), "{}", kept.len());
+    assert!(said.contains(&format!("lacking {}.", 25_500 - kept.len())), "{said}");
     assert!(!copy.join("bars.csv").exists() && !copy.join("manifest.json").exists());
     let sent = server.file.sent.load(Ordering::SeqCst);
     assert_eq!(get(&url, cache.path()).unwrap(), content());
     let again = server.file.sent.load(Ordering::SeqCst) - sent;
     assert_eq!(again as usize, 25_500 - kept.len());
+    // Of a server that sends no parts nothing is kept, and as much of it had found room.
+    let (whole, url) = (tempfile::tempdir().unwrap(), server.url("whole.csv"));
+    let said = fetched_within_limits(test, whole.path(), &url);
+    assert!(said.contains(limited) && !said.contains("trying again goes on"), "{said}");
+    assert!(said.contains(&format!("lacking {}.", 25_500 - kept.len())), "{said}");
+}
+
+/// What a test says in a process of its own, whose files may have ten kilobytes, or twenty.
+#[cfg(unix)]
+fn fetched_within_limits(test: &str, cache: &Path, url: &str) -> String {
+    // Blocks of 512 bytes, or of 1024 in some shells.
+    let script = format!("trap '' XFSZ; ulimit -f 20; exec \"$0\" --exact {test} --nocapture");
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .arg(std::env::current_exe().unwrap())
+        .env("FIREBOX_TEST_FULL", cache)
+        .env("FIREBOX_TEST_URL", url)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(&format!("`{url}` takes 25500 bytes")), "{said}");
+    said
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! The first average is the weights after the first update that is averaged; from then on
 //! `average ← average + share·(weights − average)`, where the share is `1 − decay`, or `1 / (n + 1)` after
 //! `n` averaged updates if all count the same, as `torch.optim.swa_utils` computes it with
-//! `get_ema_multi_avg_fn(decay)` and `get_swa_multi_avg_fn()`. A step that changed nothing leaves the
+//! `get_ema_multi_avg_fn(decay)` and `get_swa_multi_avg_fn()`. A step whose update is not applied leaves the
 //! average alone. Running statistics of batch normalisations are no weights: beside the average stand those of the
 //! last update that it took, as in `AveragedModel` without `use_buffers`, until they are computed anew under the
 //! averaged weights, as `update_bn` does.

@@ -110,7 +110,8 @@ impl Default for EarlyStopping {
 }
 
 /// What happens when the loss or the gradient of a step is not finite. In each case the step is
-/// counted and its update is not applied.
+/// counted and its update is not applied. Running statistics of batch normalisations have moved by
+/// then, as in PyTorch; only a rollback takes that back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NonFinite {
@@ -138,7 +139,8 @@ pub struct CheckpointConfig {
     pub resume_every: Option<u64>,
     /// Bytes that all checkpoints of the run together may take between two saves (one more is
     /// there while it is being written). The oldest go first, the best one late, the newest and
-    /// what `non_finite = "rollback"` needs never. None: no limit.
+    /// what `non_finite = "rollback"` needs never, nor the best one where [`keep`](Self::keep) is
+    /// [`Keep::BestOnly`] or [`Keep::Best`]; a budget without room for these is refused. None: no limit.
     pub size_budget: Option<u64>,
     /// Whether files are written by a background thread, from a copy of the state, while training
     /// goes on.

@@ -94,14 +94,16 @@ pub enum TrainError {
     },
     /// The size budget has no room for the checkpoints that a run cannot do without.
     #[error(
-        "a checkpoint of this model takes about {one} bytes, and the run needs {count} at a time, \
-         {needed} bytes, more than `train.checkpoint.size_budget` of {budget}; raise the budget"
+        "a checkpoint of this model takes about {one} bytes, and the run needs {count} at a time \
+         ({what}), {needed} bytes, more than `train.checkpoint.size_budget` of {budget}; raise the budget"
     )]
     Budget {
         /// Bytes of one checkpoint.
         one: u64,
-        /// Checkpoints that must be there at a time: the newest, and what a rollback needs.
+        /// Checkpoints that must be there at a time.
         count: u64,
+        /// Which these are.
+        what: &'static str,
         /// Bytes of all of them.
         needed: u64,
         /// The budget.

@@ -40,7 +40,7 @@ pub struct StepRecord {
     pub loss_scale: f64,
     /// Samples.
     pub samples: u64,
-    /// Whether the step was not finite and changed nothing.
+    /// Whether the step was not finite and changed no weights.
     pub skipped: bool,
     /// Wall-clock time.
     pub milliseconds: f64,

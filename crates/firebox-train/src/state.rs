@@ -119,7 +119,7 @@ pub struct Best {
 pub struct Counts {
     /// Samples trained on.
     pub samples: u64,
-    /// Steps that were not finite and changed nothing.
+    /// Steps that were not finite and changed no weights. Running statistics of batch normalisations moved in them.
     pub skipped: u64,
     /// How many of them went back to a checkpoint.
     pub rollbacks: u64,

@@ -32,7 +32,7 @@ use crate::memory::{NOTE_FILE, Shortage, Watch};
 use crate::objective::{Objective, Streams};
 use crate::optimizer::{OptimizerState, UpdateBy};
 use crate::rollback::{RollbackSteps, Safe};
-use crate::run::{CHECKPOINT_FOLDER, Data, Outcome, Run, Summary, Trained};
+use crate::run::{CHECKPOINT_FOLDER, Data, Outcome, Run, SUMMARY_FILE, Summary, Trained};
 use crate::scaler::{LossScale, Scaler};
 use crate::schedule::Progress;
 use crate::state::{Best, Mean, State};
@@ -63,7 +63,10 @@ where
     O: Objective<M>,
 {
     config.validate()?;
-    check_budget(&model, config)?;
+    // What has ended is read back, and takes no more room.
+    if !run.folder.join(SUMMARY_FILE).is_file() {
+        check_budget(&model, config)?;
+    }
     let _lock = lock(run.folder)?;
     let folder = run.folder.join(CHECKPOINT_FOLDER);
     if let Some(mut summary) = ended_before(run)? {
@@ -310,12 +313,7 @@ impl<M: Module> Session<'_, M> {
             // The losses of steps are those of the weights that are trained, and say nothing of their average: where
             // nothing is held out to measure it, no epoch of a run that returns it is better than the newest.
             let averaged = config.average.is_some_and(|average| average.evaluate);
-            let unmeasured = averaged && data.validation.is_none();
-            let score = watched.filter(|_| !unmeasured);
-            if unmeasured {
-                // An earlier version may have told one in the checkpoint that this goes on from.
-                self.state.best = None;
-            }
+            let score = watched.filter(|_| data.validation.is_some() || !averaged);
             let updates = self.state.updates().saturating_sub(1);
             let rate = self.learning_rate(updates, [total, per_epoch]);
             self.close_epoch(validation, [watched, score], rate, epoch_start.elapsed())?;
@@ -576,7 +574,8 @@ impl<M: Module> Session<'_, M> {
         overflow
     }
 
-    /// After a step that was not finite and changed nothing.
+    /// After a step that was not finite and changed no weights. Running statistics have moved by then, as in PyTorch,
+    /// and stay so unless it goes back to a checkpoint.
     fn non_finite(
         &mut self,
         [step, epoch]: [u64; 2],
@@ -870,14 +869,25 @@ fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainE
     let copies = 1 + config.optimizer.moments().len() + usize::from(config.average.is_some());
     let one = (model.num_params() * copies * 4) as u64;
     // A rollback needs one beside the newest, and another where an overflow may come between.
-    let count = match (config.non_finite, config.loss_scale) {
-        (NonFinite::Rollback, LossScale::Dynamic(_)) => 3,
-        (NonFinite::Rollback, _) => 2,
-        (NonFinite::Stop | NonFinite::Skip, _) => 1,
+    let of_rollback = match (config.non_finite, config.loss_scale) {
+        (NonFinite::Rollback, LossScale::Dynamic(_)) => 2,
+        (NonFinite::Rollback, _) => 1,
+        (NonFinite::Stop | NonFinite::Skip, _) => 0,
+    };
+    // While a run goes on, the best one is there beside the newest, or another model comes out.
+    let keeps_best = matches!(config.checkpoint.keep, Keep::BestOnly | Keep::Best(_));
+    let count = 1 + of_rollback + u64::from(keeps_best);
+    let what = match (keeps_best, of_rollback > 0) {
+        (false, false) => "the newest",
+        (true, false) => "the newest and the best",
+        (false, true) => "the newest and what a rollback needs",
+        (true, true) => "the newest, the best and what a rollback needs",
     };
     let needed = one.saturating_mul(count);
     match config.checkpoint.size_budget {
-        Some(budget) if needed > budget => Err(TrainError::Budget { one, count, needed, budget }),
+        Some(budget) if needed > budget => {
+            Err(TrainError::Budget { one, count, what, needed, budget })
+        }
         _ => Ok(()),
     }
 }

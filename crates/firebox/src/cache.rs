@@ -82,12 +82,12 @@ fn row(stored: &Stored) -> String {
 
 fn verify(store: &Store) -> anyhow::Result<ExitCode> {
     let verified = store.verify()?;
-    let mut damaged = 0;
+    let (mut damaged, mut left_alone) = (0, 0);
     for result in &verified {
-        let state = if result.damaged.is_empty() {
-            "whole"
-        } else {
-            "DAMAGED; the next run that needs it makes it again"
+        let state = match result.damaged.is_empty() {
+            _ if result.left_alone => "in use by another process: not looked at",
+            true => "whole",
+            false => "DAMAGED; the next run that needs it makes it again",
         };
         say(format_args!(
             "{:<13} {} {:>9}  {state}",
@@ -99,8 +99,14 @@ fn verify(store: &Store) -> anyhow::Result<ExitCode> {
             say(format_args!("  {}: {damage}", path.display()))?;
         }
         damaged += usize::from(!result.damaged.is_empty());
+        left_alone += usize::from(result.left_alone);
     }
-    say(format_args!("{}, {damaged} damaged", count(verified.len() as u64, "result")))?;
+    let not_looked_at = match left_alone {
+        0 => String::new(),
+        some => format!(", {some} not looked at"),
+    };
+    let results = count(verified.len() as u64, "result");
+    say(format_args!("{results}, {damaged} damaged{not_looked_at}"))?;
     Ok(if damaged == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

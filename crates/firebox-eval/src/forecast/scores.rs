@@ -84,12 +84,14 @@ pub fn evaluate_forecasts(
     let joint = |of: &dyn Fn(&[Metrics]) -> f64| {
         let [own, all] = [resampling.confidence, among_all].map(|share| estimate_at(share, of));
         // So few resamples have no ends that far out: there they are those of a normal distribution as wide.
-        if f64::from(resampling.resamples) * 0.5 * (1.0 - among_all) >= FEWEST_BEYOND {
+        let beyond = f64::from(resampling.resamples) * 0.5 * (1.0 - among_all);
+        if beyond >= FEWEST_BEYOND || !all.has_interval() {
             return all;
         }
         let by = normal_quantile(among_all) / normal_quantile(resampling.confidence);
         let low = all.low.min(own.value - by * (own.value - own.low));
-        let high = all.high.max(own.value + by * (own.high - own.value));
+        // A model without errors has a gain of all.
+        let high = all.high.max((own.value + by * (own.high - own.value)).min(1.0));
         Estimate { low, high, ..all }
     };
     let places = || (0..outputs).map(Some).chain([None]);

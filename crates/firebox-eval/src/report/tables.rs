@@ -29,10 +29,10 @@ fn named(subject: Subject, head: Option<Head>) -> String {
 pub(super) fn scores(evaluation: &Evaluation) -> Table {
     let [train, validation, test] = evaluation.windows;
     let blocks = match evaluation.block {
-        block if evaluation.whole_units => format!(
+        ..=1 => String::new(),
+        block if evaluation.units.is_some() => format!(
             " Windows of a series or group hang together and are new to the model, so the bootstrap draws whole ones, of {block} each in the mean."
         ),
-        ..=1 => String::new(),
         block => format!(
             " Windows that overlap, are of one series or moment, or have labels that persist hang together, so the bootstrap draws blocks of {block}."
         ),

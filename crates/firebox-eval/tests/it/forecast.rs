@@ -344,7 +344,7 @@ fn of_many_comparisons_the_interval_reaches_beyond_the_resamples() {
         let by = 1.604_101;
         for [own, joint] in [[own.low, joint.low], [own.high, joint.high]] {
             let times = (joint - gain.gain.value) / (own - gain.gain.value);
-            assert!((by - 1e-4..2.2).contains(&times), "{times} {gain:?}");
+            assert!((by - 1e-4..2.7).contains(&times), "{times} {gain:?}");
         }
     }
 }

@@ -81,14 +81,12 @@ fn classifiers_that_are_trained_after_their_encoder_count_as_training() {
         started("evaluate"),
         sample(8.0, 4.0, 0.0, None),
     ]);
+    assert_eq!((usage.training_mean(CPU), usage.training_peak(CPU)), (Some(2.0), Some(3.0)));
     // The steps of the run are of its own training, and so is what is said of them.
-    assert_eq!((usage.training_mean(CPU), usage.training_peak(CPU)), (Some(1.0), Some(1.0)));
-    let measures = usage.measures();
-    let all = measures.iter().find(|measure| measure.name == CPU).unwrap();
-    assert_eq!((all.training_mean, all.training_peak), (Some(2.0), Some(3.0)));
+    assert_eq!(usage.utilisation(false).unwrap().share, 0.25);
     // Where an encoder was given, there is none but that of classifiers.
     let given = self::usage(&[started("finetune"), sample(1.0, 3.0, 0.0, None)]);
-    assert_eq!(given.training_mean(CPU), Some(3.0));
+    assert_eq!(given.utilisation(false).unwrap().share, 0.75);
 }
 
 #[test]

@@ -73,7 +73,8 @@ impl LeftOut {
                 self.without.count, self.all, rule.length
             )
         });
-        let cut_short = self.cut_short.said().map(|names| {
+        // A window of a whole series has no stride, and what is behind it is told with the cuts.
+        let cut_short = self.cut_short.said().filter(|_| !rule.whole).map(|names| {
             format!(
                 "{} of {} series go on behind their last window, by up to {} ({names}), as windows begin every {} steps: what is newest is in no row of the result; with --stride 1 the last window of each ends at its last step",
                 self.cut_short.count,
@@ -121,6 +122,7 @@ mod tests {
             ]
         );
         assert_eq!(said(&[18, 21], rule(1)), (2, vec![]));
+        assert_eq!(said(&[18, 21], WindowRule { whole: true, ..rule(4) }), (2, vec![]));
         let (_, many) = said(&[11; 7], rule(4));
         assert!(many[0].contains("7 of 7") && many[0].contains("1 step (`s0`, "), "{many:?}");
         assert!(many[0].contains("`s4`, …)"), "{many:?}");

@@ -504,7 +504,8 @@ mod tests {
         // (13 − 1/13)² · 2000 / 6 = 55 669 = 38.2³, and of 300 windows 25 blocks of twelve.
         assert_eq!(block_in_time([24, 13], 1, 2000.0), (38, BlockOf::Overlap));
         assert_eq!(block_in_time([24, 13], 1, 300.0), (24, BlockOf::Season(24)));
-        assert_eq!(block_in_time([24, 13], 4, 300.0), (6, BlockOf::Season(24)));
+        // Four windows share a step: of 60 of them 25 blocks of two, so four.
+        assert_eq!(block_in_time([24, 13], 4, 60.0), (6, BlockOf::Season(24)));
         assert_eq!(block_in_time([0, 13], 13, 300.0), (1, BlockOf::Overlap));
     }
 

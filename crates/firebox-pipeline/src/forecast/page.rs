@@ -235,7 +235,8 @@ fn errors_lead(evaluation: &ForecastEvaluation) -> String {
         )),
     };
     let confidence = share_text(evaluation.confidence);
-    let joint = evaluation.gains.iter().filter(|gain| gain.among_all.is_some()).count();
+    let joint = evaluation.gains.iter().filter_map(|gain| gain.among_all);
+    let joint = joint.filter(|gain| !gain.value.is_nan()).count();
     let joint = match joint {
         ..=1 => String::new(),
         joint => format!(

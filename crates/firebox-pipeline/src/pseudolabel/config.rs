@@ -18,7 +18,8 @@ pub struct PseudolabelConfig {
     /// Clusters, which are the classes that are trained; from 2 to 2048. R4: 5. Deep clustering works
     /// best with more than there are true classes (Caron et al., 2018).
     pub clusters: usize,
-    /// Most iterations of clustering and training; at least 1. R4: 10.
+    /// Most iterations of clustering and training; at least 1. R4: 10. Each draws its order of batches, noise, dropout
+    /// and what is hidden anew, by a seed of its own: that of the run and one more for each iteration before it.
     pub iterations: usize,
     /// The iterations end once at most this share of the training windows has changed its cluster,
     /// `0 ≤ share < 1`.
@@ -30,7 +31,7 @@ pub struct PseudolabelConfig {
     /// A run of fewer steps than this is hidden from each window in training; 0 or 1: none. R4: 20.
     pub time_mask: usize,
     /// Stretches of steps, and channels, that are hidden of training windows beside that run, drawn anew in each epoch
-    /// (SpecAugment's masks); none by default.
+    /// of each iteration (SpecAugment's masks); none by default.
     #[serde(skip_serializing_if = "Masking::is_off")]
     pub masking: Masking,
     /// The encoder and its classifier.

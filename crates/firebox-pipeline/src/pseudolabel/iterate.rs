@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, HeldOutWindows, Key, Stream, TrainWindows, count};
 use firebox_eval::{EvalError, KMeans, KMeansConfig, embed, moved};
-use firebox_loader::{NormalisedWindows, Relabelled, Source, TrainSource};
+use firebox_loader::{LoaderConfig, NormalisedWindows, Relabelled, Source, TrainSource};
 use firebox_models::{CnnBiLstm, read_parameters, write_parameters};
 use firebox_train::{Data, Outcome};
 
@@ -14,7 +14,6 @@ use super::objective::Clusters;
 use crate::chain::Work;
 use crate::config::RunConfig;
 use crate::error::PipelineError;
-use crate::keys::newest;
 use crate::measure::Stoppable;
 use crate::online::{slots, source};
 use crate::page::setting_keys;
@@ -114,10 +113,10 @@ impl Run<'_> {
                 clustered => clustered?,
             };
             for number in 1..=settings.iterations {
-                let own = Key::builder("iteration", 1)
+                key = Key::builder("iteration", 1)
                     .upstream("before", key)
-                    .field("number", (number as u64).to_le_bytes());
-                key = newest(own, &self.config.train, false).finish();
+                    .field("number", (number as u64).to_le_bytes())
+                    .finish();
                 let name = format!("iteration-{number}");
                 reused &= sub_trained_before(work, &name);
                 let assigned = clustered.found.assigned.clone();
@@ -136,7 +135,7 @@ impl Run<'_> {
                 let sub = Sub {
                     name: &name,
                     key,
-                    seed: self.config.run.seed,
+                    seed: self.drawn_by(number),
                     batch_size: self.config.loader.batch_size,
                     keys: setting_keys(self.config),
                 };
@@ -249,6 +248,12 @@ impl Run<'_> {
         work.folder.write(&format!("parts/{name}/clusters.json"), &text)
     }
 
+    /// The seed of all that an iteration draws: versions of windows, the order of batches, what is hidden, noise and
+    /// dropout. The first one draws by the run's own.
+    fn drawn_by(&self, iteration: usize) -> u64 {
+        self.config.run.seed.wrapping_add(iteration as u64 - 1)
+    }
+
     /// The training windows as an iteration learns from them: with their versions, if any are drawn. Each iteration has
     /// others.
     pub(super) fn learnt_in(
@@ -256,9 +261,8 @@ impl Run<'_> {
         parts: &ClusterParts,
         iteration: usize,
     ) -> Result<Arc<dyn TrainSource>, PipelineError> {
-        let seed = self.config.run.seed.wrapping_add(iteration as u64 - 1);
         let (windows, normaliser) = (parts.train.windows().clone(), parts.train.normaliser());
-        source(windows, normaliser.clone(), &self.config.augment, seed)
+        source(windows, normaliser.clone(), &self.config.augment, self.drawn_by(iteration))
     }
 
     /// Trains encoder and classifier on the clusters, from the encoder of the iteration before.
@@ -281,7 +285,8 @@ impl Run<'_> {
         let slots = slots(&self.config.augment);
         let labels = assigned.iter().flat_map(|own| std::iter::repeat_n(*own, slots)).collect();
         let source = Relabelled::new(self.learnt_in(parts, round.number)?, labels, names);
-        let loader = self.placed_loader(Arc::new(source), None, self.loader())?;
+        let loader = LoaderConfig { seed: sub.seed, ..self.loader() };
+        let loader = self.placed_loader(Arc::new(source), None, loader)?;
         let loader = loader.with_masking(settings.masking);
         let objective =
             Clusters::new(assigned, settings.clusters, settings.noise, settings.time_mask);

@@ -3,8 +3,9 @@
 //!
 //! Each iteration embeds the training windows with the encoder of the one before, clusters the
 //! embeddings, and trains encoder and classifier together on the clusters: deep clustering (Caron et
-//! al., "Deep clustering for unsupervised learning of visual features", 2018). It has a folder of its
-//! own, `parts/iteration-1`, and goes on where it was stopped. Clusters are judged by true labels of
+//! al., "Deep clustering for unsupervised learning of visual features", 2018). It draws anew whatever is
+//! drawn in training (the order of batches, noise, dropout, what is hidden), has a folder of its own,
+//! `parts/iteration-1`, and goes on where it was stopped. Clusters are judged by true labels of
 //! windows that were never trained on, and never by themselves; true labels choose nothing.
 
 mod config;
@@ -15,7 +16,7 @@ mod page;
 
 use std::sync::atomic::Ordering;
 
-use firebox_core::{Event, Key, Labels, Stream, count};
+use firebox_core::{Event, Key, KeyBuilder, Labels, Stream, count};
 use firebox_eval::TestScore;
 use firebox_export::{Architecture, Task};
 use firebox_models::read_parameters;
@@ -28,7 +29,7 @@ use crate::config::ModelConfig;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::kept::{Kept, Shown, named};
-use crate::keys::{Keys, json, learnt_by, ordered};
+use crate::keys::{Keys, json, learnt_by, newest, ordered};
 use crate::online;
 use crate::pretrain::probe_shape;
 use crate::stages::{Run, split_reasons};
@@ -72,8 +73,10 @@ impl Chain for Pseudolabel {
         let series = crate::feed::series_key(config)?;
         let arithmetic = device.arithmetic_of(config)?;
         let keys = Keys::new(config, series, &arithmetic);
-        let training = ordered(Key::builder("pseudolabel", 3), config);
-        let training = online::varied(training, config, &arithmetic)
+        // No iteration has anything held out.
+        let training =
+            newest(ordered(Key::builder("pseudolabel", 3), config), &config.train, false);
+        let training = drawn(online::varied(training, config, &arithmetic), &settings(config))
             .upstream("windows", keys.windows)
             .field("pseudolabel", json(&settings(config)))
             .field("train", json(&learnt_by(&config.train)))
@@ -194,7 +197,28 @@ impl Chain for Pseudolabel {
     }
 }
 
+/// The key of a training of several iterations, which once had all the same order of batches, noise, dropout and hidden
+/// steps; left out where there is one alone, so that such runs keep their keys.
+fn drawn(training: KeyBuilder, settings: &PseudolabelConfig) -> KeyBuilder {
+    if settings.iterations > 1 { training.field("draws", "of each iteration") } else { training }
+}
+
 /// The table, or its defaults.
 pub(crate) fn settings(config: &PipelineConfig) -> PseudolabelConfig {
     config.pseudolabel.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_iterations_have_another_key_than_those_that_all_drew_the_same() {
+        let begun = || Key::builder("pseudolabel", 3);
+        let key = |iterations| {
+            drawn(begun(), &PseudolabelConfig { iterations, ..PseudolabelConfig::default() })
+        };
+        assert_eq!(key(1).finish(), begun().finish());
+        assert_ne!(key(2).finish(), begun().finish());
+    }
 }

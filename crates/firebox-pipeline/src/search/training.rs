@@ -13,7 +13,7 @@ use crate::chain::Work;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::forgotten::begin_again_if_forgotten;
-use crate::keys::Keys;
+use crate::keys::{Keys, validates};
 use crate::score::WantedScores;
 use crate::shared::Shared;
 use crate::stages::{
@@ -43,7 +43,9 @@ pub(super) fn train_only(
     (shared, wanted): (&Shared, &WantedScores),
     listener: &dyn Listener,
 ) -> Result<Option<Ended>, PipelineError> {
-    if let Some(summary) = summary_of(path, keys).filter(|_| wanted.scores.is_empty()) {
+    // One that somebody ran without a validation part has no validation loss, and is refused as any other.
+    let is_told = wanted.scores.is_empty() && validates(prepared.config());
+    if let Some(summary) = summary_of(path, keys).filter(|_| is_told) {
         return Ok(Some((summary, vec![])));
     }
     let started = Instant::now();

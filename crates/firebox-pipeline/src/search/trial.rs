@@ -143,7 +143,8 @@ impl Listener for Watcher<'_, '_> {
 
 /// How a trial's training ended.
 pub(super) enum Ran {
-    /// With this least validation loss, so many parameters, and the scores that were wanted.
+    /// With this least validation loss, which is infinite if none was finite, so many parameters, and the scores that
+    /// were wanted.
     Complete {
         loss: f64,
         parameters: u64,
@@ -252,10 +253,9 @@ pub(super) fn run(
     }
     trial.set_attribute(EPOCHS, summary.epochs.into())?;
     trial.set_attribute(PARAMETERS, summary.parameters.into())?;
-    let best = summary.best.ok_or_else(|| {
-        PipelineError::Setting("its training ended before the first validation".to_owned())
-    })?;
-    Ok(Ran::Complete { loss: best.loss, parameters: summary.parameters, scores })
+    // A training that ended was validated; without a best epoch, no loss of it was finite.
+    let loss = summary.best.map_or(f64::INFINITY, |best| best.loss);
+    Ok(Ran::Complete { loss, parameters: summary.parameters, scores })
 }
 
 /// What a trial has whose run was trained before and has no checkpoint any more, if the study knows its

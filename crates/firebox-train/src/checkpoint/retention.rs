@@ -58,19 +58,21 @@ impl Rule {
         // A run can only go on from its newest checkpoint, and one that has ended must leave one.
         let by_score = matches!(self.keep, Keep::BestOnly | Keep::Best(_));
         let last = if finished && by_score && !kept.is_empty() { None } else { Some(newest.step) };
-        let needed = |step| Some(step) == last || (!finished && self.rollback.needs(step));
-        kept.extend(entries.iter().map(|entry| entry.step).filter(|step| needed(*step)));
         let best = best_first.first().map(|entry| entry.step);
+        let of_rollback = |step| !finished && self.rollback.needs(step);
+        let needed =
+            |step| Some(step) == last || (by_score && Some(step) == best) || of_rollback(step);
+        kept.extend(entries.iter().map(|entry| entry.step).filter(|step| needed(*step)));
         let stays = |entry: &&Entry| kept.contains(&entry.step);
         let mut bytes: u64 = newest_first.iter().filter(stays).map(|entry| entry.bytes).sum();
         let mut dropped = vec![];
-        // Oldest first, the best after all others, what a resume or a rollback needs never.
+        // Oldest first, the best after all others, or never where the rule is about it; what a resume or a rollback
+        // needs never.
         let oldest_first = newest_first.iter().rev().filter(stays).filter(|e| Some(e.step) != best);
         let best_last = newest_first.iter().filter(stays).filter(|e| Some(e.step) == best);
         for entry in oldest_first.chain(best_last) {
             let over = self.budget.is_some_and(|budget| bytes > budget);
-            let only = last.is_none() && dropped.len() + 1 == kept.len();
-            if over && !needed(entry.step) && !only {
+            if over && !needed(entry.step) {
                 bytes -= entry.bytes;
                 dropped.push(entry.step);
             }
@@ -124,6 +126,12 @@ mod tests {
         check(Keep::EveryEpoch, Some(100), false, &[47]);
         check(Keep::EveryEpoch, Some(1), false, &[47]);
         check(Keep::Best(3), Some(1), true, &[20]);
+        // Which model comes out is no question of the budget.
+        check(Keep::BestOnly, Some(1), false, &[20, 47]);
+        check(Keep::BestOnly, Some(150), false, &[20, 47]);
+        check(Keep::Best(3), Some(350), false, &[20, 40, 47]);
+        check(Keep::Best(3), Some(1), false, &[20, 47]);
+        check(Keep::BestOnly, Some(1), true, &[20]);
     }
 
     #[test]

@@ -247,6 +247,37 @@ fn the_size_budget_holds_and_spares_the_best_and_the_newest() {
 }
 
 #[test]
+fn a_size_budget_has_room_for_the_best_beside_the_newest_where_the_best_is_kept() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let objective = ToMean::default();
+    let with = |keep, budget| {
+        let mut config = config(keep);
+        config.checkpoint.size_budget = budget;
+        config
+    };
+    // One weight and two moments of four bytes, twice.
+    for keep in [Keep::BestOnly, Keep::Best(2)] {
+        let folder = tempfile::tempdir().unwrap();
+        let train =
+            |plan: Plan<'_>, budget| plan.train(point(), &objective, data, &with(keep, budget));
+        let error = train(Plan::new(folder.path()), Some(23)).unwrap_err();
+        assert!(
+            matches!(error, TrainError::Budget { one: 12, count: 2, needed: 24, .. }),
+            "{error}"
+        );
+        assert!(error.to_string().contains("2 at a time (the newest and the best)"), "{error}");
+        let trained = train(Plan::new(folder.path()), Some(24)).unwrap();
+        // One that has ended takes no more room.
+        let again = train(Plan::resumed(folder.path()), Some(23)).unwrap();
+        assert_eq!(again.summary.selected, trained.summary.selected);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let newest = with(Keep::FinalOnly, Some(12));
+    Plan::new(folder.path()).train(point(), &objective, data, &newest).unwrap();
+}
+
+#[test]
 fn a_run_belongs_to_one_process_one_key_and_one_seed() {
     let folder = tempfile::tempdir().unwrap();
     interrupted(folder.path());
