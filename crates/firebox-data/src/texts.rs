@@ -37,7 +37,7 @@ pub struct TextColumns {
     pub empty: EmptyTexts,
 }
 
-/// What is done about rows of a table whose text is missing, empty or of spaces alone.
+/// What is done about rows of a table whose text is missing, empty, or of spaces and invisible characters alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EmptyTexts {
@@ -375,14 +375,21 @@ impl Reading<'_> {
     /// Leaves rows without a text out, if that is wanted, and returns their numbers.
     fn without_empty(&mut self) -> Result<Vec<usize>, DataError> {
         let texts = self.all()?;
-        let rows = || (0..texts.len()).filter(|row| texts[*row].trim().is_empty());
-        let empty: Vec<usize> = rows().map(|row| row + 1).collect();
+        let rows = |is_such: fn(&str) -> bool| -> Vec<usize> {
+            (1..).zip(&texts).filter(|(_, text)| is_such(text)).map(|(row, _)| row).collect()
+        };
+        let empty = rows(is_empty);
         if empty.is_empty() {
             return Ok(empty);
         }
+        let unseen = rows(|text| is_empty(text) && !text.trim().is_empty());
+        let unseen = match unseen.is_empty() {
+            true => String::new(),
+            false => format!("; of invisible characters alone: {}", numbered(&unseen)),
+        };
         let (is, them) = if empty.len() == 1 { ("is", "it") } else { ("are", "them") };
-        let found =
-            format!("{} {is} empty ({})", count(empty.len() as u64, "text"), numbered(&empty));
+        let (texts_found, rows_found) = (count(empty.len() as u64, "text"), numbered(&empty));
+        let found = format!("{texts_found} {is} empty ({rows_found}{unseen})");
         if self.columns.empty.is_error() {
             return Err(self.problem(format!(
                 "{found}; leave {them} out of the table, or set text.columns.empty = \"drop\""
@@ -394,7 +401,7 @@ impl Reading<'_> {
                 count(texts.len() as u64, "row")
             )));
         }
-        let has_text: Vec<bool> = texts.iter().map(|text| !text.trim().is_empty()).collect();
+        let has_text: Vec<bool> = texts.iter().map(|text| !is_empty(text)).collect();
         for column in &mut self.table.columns {
             let mut has = has_text.iter();
             column.retain(|_| has.next().copied().unwrap_or(true));
@@ -514,6 +521,22 @@ impl Reading<'_> {
         };
         texts.iter().enumerate().map(span).collect()
     }
+}
+
+/// Whether nothing of a text can be seen: it is of spaces, control characters and such as only say how others are
+/// written alone.
+fn is_empty(text: &str) -> bool {
+    text.chars().all(|character| {
+        character.is_whitespace() || character.is_control() || is_format(character)
+    })
+}
+
+/// Whether a character is one of the usual ones of Unicode's category Cf: the soft hyphen, joiners, marks of direction and
+/// of the order of bytes.
+fn is_format(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
+        | '\u{2060}'..='\u{2064}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// The group that a cell names, as it is compared: without blanks around it, and however a number is written. Without a
@@ -672,6 +695,25 @@ mod tests {
         let said = read("text,late,from,to,author\n,0,,,a\n ,1,,,b\n").unwrap_err();
         assert!(said.contains("every text is empty (2 rows); name the column"), "{said}");
         assert_eq!(numbered(&[1, 2, 3, 4, 5, 6, 9]), "rows 1, 2, 3, 4, 5 and 2 more");
+    }
+
+    #[test]
+    fn texts_of_which_nothing_can_be_seen_are_empty() {
+        let row = |text: &str| format!("\"{text}\",0,1,,,\n");
+        // A soft hyphen, a space without width, an isolate around a blank, a bell; and a word with a joiner.
+        let texts = ["\u{ad}", "fine", "\u{200b}", "\u{2066} \u{2069}", "\u{7}", " ", "a\u{200d}b"];
+        let rows: String = texts.into_iter().map(row).collect();
+        let table = format!("text,late,lost,from,to,author\n{rows}");
+        let said = read("a.csv", &table).unwrap_err();
+        let expected = "5 texts are empty (rows 1, 3, 4, 5, 6; of invisible characters alone: rows 1, 3, 4, 5); leave them";
+        assert!(said.contains(expected), "{said}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        std::fs::write(&path, table).unwrap();
+        let dropping = TextColumns { empty: EmptyTexts::Drop, ..columns() };
+        let left = read_texts(&path, &dropping).unwrap();
+        assert_eq!(left.texts, ["fine", "a\u{200d}b"]);
+        assert_eq!((left.rows, left.empty), (vec![2, 7], vec![1, 3, 4, 5, 6]));
     }
 
     #[test]

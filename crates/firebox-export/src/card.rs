@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::at;
-use crate::{Architecture, ExportError, TOKENIZER, numbers};
+use crate::{Architecture, ExportError, numbers};
 
 /// Version of the card's form.
 pub const CARD_VERSION: u32 = 1;
@@ -78,7 +78,8 @@ pub struct ModelCard {
     pub classes: Vec<String>,
     /// How series are cut into windows.
     pub window: WindowRule,
-    /// Time between two steps, in microseconds, if steps have times.
+    /// Time between two rows of the files, in microseconds, if they have times. Rows are the steps, unless the table
+    /// `timeframes` of `data` makes these of them.
     pub interval: Option<i64>,
     /// What windows are normalised with. A forecaster may see fewer channels than the data has: those
     /// of this.
@@ -179,7 +180,8 @@ impl ModelCard {
     }
 
     /// The card as named texts, for the metadata of other formats. Every name begins with
-    /// `firebox.`; what is not a plain text is JSON.
+    /// `firebox.`; what is not a plain text is JSON. `interval` is the time between two steps, in microseconds; where
+    /// these are made of bars that the files have, `source_interval` is that of the files, and `timeframes` says how.
     pub fn metadata(&self) -> Vec<(String, String)> {
         let mut entries = vec![
             ("run", self.run.clone()),
@@ -189,7 +191,7 @@ impl ModelCard {
             ("channels", json(&self.channels)),
             ("classes", json(&self.classes)),
             ("window", json(&self.window)),
-            ("interval", json(&self.interval)),
+            ("interval", json(&self.step())),
             ("normaliser", json(&self.normaliser)),
             ("data_key", self.data_key.to_string()),
             ("training_key", self.training_key.to_string()),
@@ -199,6 +201,10 @@ impl ModelCard {
         entries.extend((!self.scores_of.is_empty()).then(|| ("scores_of", self.scores_of.clone())));
         entries.extend(self.forecast.iter().map(|forecast| ("forecast", json(forecast))));
         entries.extend(self.texts.iter().map(|texts| ("texts", json(texts))));
+        if let Some(timeframes) = self.timeframes() {
+            entries.push(("timeframes", json(timeframes)));
+            entries.push(("source_interval", json(&self.interval)));
+        }
         entries.into_iter().map(|(name, text)| (format!("firebox.{name}"), text)).collect()
     }
 
@@ -228,7 +234,7 @@ impl ModelCard {
         ];
         let classes = list(&mut self.classes.iter().map(String::as_str));
         if let Some(TextInput { longest, thresholds, .. }) = &self.texts {
-            rows.push(("Texts", format!("up to {longest} tokens, by `{TOKENIZER}`")));
+            rows.push(("Texts", format!("up to {longest} tokens")));
             if !self.classes.is_empty() {
                 rows.push(("Labels, in the order of the logits", classes));
                 let thresholds: Vec<String> = thresholds.iter().map(f32::to_string).collect();
@@ -285,6 +291,9 @@ impl ModelCard {
                 let _ = writeln!(out, "| {name} | {} |", score(*value));
             }
         }
+        if let Some(timeframes) = self.timeframes() {
+            out += &self.features(timeframes);
+        }
         if self.texts.is_none() {
             out += &numbers::normalisation(&self.normaliser);
         }
@@ -332,10 +341,36 @@ impl ModelCard {
         })
     }
 
+    /// The settings by which the channels are made of the bars of the files, if they are.
+    fn timeframes(&self) -> Option<&Value> {
+        Some(&self.data["timeframes"]).filter(|timeframes| timeframes.is_object())
+    }
+
+    /// Time between two steps, in microseconds, if steps have times.
+    fn step(&self) -> Option<i64> {
+        match self.timeframes() {
+            Some(timeframes) => microseconds(timeframes["base"].as_str()?),
+            None => self.interval,
+        }
+    }
+
+    /// How the channels are made of the bars of the files, by these settings.
+    fn features(&self, timeframes: &Value) -> String {
+        let bars = match self.interval {
+            Some(micros) => format!("bars of {} s", micros as f64 / 1e6),
+            None => "bars".to_owned(),
+        };
+        let settings = serde_json::to_string_pretty(timeframes).unwrap_or_default();
+        format!(
+            "\n## Features of timeframes\n\nThe channels are made of {bars}, as \"Features of timeframes\" in \
+             Firebox's REFERENCE.md says, with these settings of `[data.timeframes]`:\n\n```json\n{settings}\n```\n"
+        )
+    }
+
     fn windows(&self) -> String {
         let WindowRule { length, stride, whole } = self.window;
         // Bars of longer timeframes are made of those that the files have, whose interval this is.
-        let base = self.data["timeframes"]["base"].as_str();
+        let base = self.timeframes().and_then(|timeframes| timeframes["base"].as_str());
         let steps = match (base, self.interval) {
             (Some(base), _) => format!("steps of {base}"),
             (None, Some(micros)) => format!("steps of {} s", micros as f64 / 1e6),
@@ -368,6 +403,21 @@ impl ModelCard {
         let kind = kind.as_str().unwrap_or_default().to_owned();
         format!("`{kind}`, as stated below")
     }
+}
+
+/// A length of time as settings have it, such as `15min`, in microseconds.
+fn microseconds(text: &str) -> Option<i64> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[number.len()..] {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "min" => 60_000_000,
+        "h" => 3_600_000_000,
+        "d" => 86_400_000_000,
+        _ => return None,
+    };
+    number.parse::<i64>().ok()?.checked_mul(unit)
 }
 
 /// With four decimals, unless that would leave nothing of it or all of its digits.

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use firebox_models::{Mismatch, ModelError};
 
+use crate::folder::TOKENIZER;
+
 /// A model, a tokenizer or texts that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
@@ -28,14 +30,23 @@ pub enum TextError {
     #[error(
         "`{}` holds `{found}` and no `model.safetensors`; pickled weights can run code and are not \
          read. Convert them once with Python: `from transformers import AutoModel; \
-         AutoModel.from_pretrained(\"{}\").save_pretrained(\"{}\", safe_serialization=True)`",
-        path.display(), path.display(), path.display()
+         AutoModel.from_pretrained(\"{}\").save_pretrained(\"{}\", safe_serialization=True)`{}",
+        path.display(), path.display(), path.display(), and_its_tokenizer(path)
     )]
     Pickled {
         /// The folder.
         path: PathBuf,
         /// The file in it.
         found: String,
+    },
+    /// A folder without a tokenizer in the form that is read.
+    #[error(
+        "`{}` has no `tokenizer.json`: write it once with Python: {}",
+        path.display(), saved_by_python("AutoTokenizer", path)
+    )]
+    NoTokenizer {
+        /// The folder.
+        path: PathBuf,
     },
     /// A model of another architecture.
     #[error(
@@ -73,7 +84,7 @@ pub enum TextError {
     #[error("the tokenizer does not fit the model: {0}")]
     Tokenizer(String),
     /// A text that is empty, or of characters that no token stands for.
-    #[error("nothing of the text `{shown}` has a token")]
+    #[error("nothing of the text {shown:?} has a token")]
     Nothing {
         /// Its beginning.
         shown: String,
@@ -87,6 +98,22 @@ pub enum TextError {
     /// Settings of a model that are out of their range.
     #[error(transparent)]
     Model(#[from] ModelError),
+}
+
+/// What makes `transformers` write its own of a folder there again, in the form that is read.
+pub(crate) fn saved_by_python(class: &str, folder: &Path) -> String {
+    let folder = folder.display();
+    format!(
+        "`from transformers import {class}; {class}.from_pretrained(\"{folder}\").save_pretrained(\"{folder}\")`"
+    )
+}
+
+/// What to write beside weights, where that is not there, either.
+fn and_its_tokenizer(folder: &Path) -> String {
+    match folder.join(TOKENIZER).is_file() {
+        true => String::new(),
+        false => format!(", and `{TOKENIZER}` with {}", saved_by_python("AutoTokenizer", folder)),
+    }
 }
 
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, TextError> {

@@ -7,7 +7,11 @@ use firebox_core::Stream;
 use firebox_models::TextEncoder;
 
 use crate::family::read_config;
+use crate::overruled::check_tokenizer_config;
 use crate::{Family, MatchReport, TextError, Tokenizer, weights};
+
+/// Name of the tokenizer's file.
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 /// An encoder that was read from files.
 #[derive(Debug)]
@@ -36,10 +40,16 @@ pub fn read_encoder(folder: &Path, device: &Device) -> Result<Loaded, TextError>
 /// Reads the tokenizer of a folder and checks it against the model there.
 ///
 /// # Errors
-/// If `tokenizer.json` is missing, does what is not supported, or has tokens without a vector.
+/// If `tokenizer.json` is missing, does what is not supported, or has tokens without a vector, or as
+/// [`check_tokenizer_config`].
 pub fn read_tokenizer(folder: &Path) -> Result<Tokenizer, TextError> {
     let (_, config) = read_config(folder)?;
-    let tokenizer = Tokenizer::read(&folder.join("tokenizer.json"))?;
+    let path = folder.join(TOKENIZER);
+    if !path.is_file() {
+        return Err(TextError::NoTokenizer { path: folder.to_owned() });
+    }
+    let tokenizer = Tokenizer::read(&path)?;
     tokenizer.check(config.vocabulary)?;
+    check_tokenizer_config(folder)?;
     Ok(tokenizer)
 }

@@ -2,8 +2,8 @@
 //!
 //! [`read_encoder`] reads `config.json` and `model.safetensors` into a
 //! [`TextEncoder`](firebox_models::TextEncoder), strictly: every weight must be there and fit.
-//! [`Tokenizer`] reads `tokenizer.json`, or is made from texts ([`WordPieceTraining`]); [`tokenise`]
-//! finds the evidence of a text among its tokens. [`split_texts`] divides texts without a leak,
+//! [`Tokenizer`] reads `tokenizer.json`, which [`check_tokenizer_config`] holds against what `transformers`
+//! goes by, or is made from texts ([`WordPieceTraining`]); [`tokenise`] finds the evidence of a text among its tokens. [`split_texts`] divides texts without a leak,
 //! [`label_scores`] and [`span_score`] measure answers, and [`WordWeights`] gives a baseline its rows.
 //! [`TextSampleConfig`] makes texts to try things on.
 //!
@@ -30,6 +30,7 @@ mod config;
 mod error;
 mod family;
 mod folder;
+mod overruled;
 mod prepare;
 mod sample;
 mod scores;
@@ -44,6 +45,7 @@ pub use config::{
 pub use error::TextError;
 pub use family::{Family, SUPPORTED, read_config};
 pub use folder::{Loaded, read_encoder, read_tokenizer};
+pub use overruled::check_tokenizer_config;
 pub use prepare::{TokenisedText, tokenise, unknown_tokens};
 pub use sample::TextSampleConfig;
 pub use scores::{

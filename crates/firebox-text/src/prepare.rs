@@ -52,7 +52,7 @@ pub fn tokenise(
             let first = (0..tokens.len()).find(within);
             let last = (0..tokens.len()).rev().find(within);
             let found = first.zip(last).ok_or_else(|| {
-                TextError::Texts(format!("the evidence of the text `{}` has no token", shown()))
+                TextError::Texts(format!("the evidence of the text {:?} has no token", shown()))
             })?;
             Some([found.0, found.1])
         }

@@ -11,7 +11,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use firebox_text::{Tokenizer, WordPieceTraining};
+use firebox_text::{Tokenizer, WordPieceTraining, read_tokenizer};
 use serde_json::Value;
 
 /// Where the tokenizers of `golden.py` are.
@@ -48,6 +48,29 @@ fn a_tokenizer_made_from_texts_reads_back() {
     let error = tokenizer.check(20).unwrap_err().to_string();
     assert!(error.contains("and the model has vectors for 20"), "{error}");
     assert!(WordPieceTraining::default().train(["", " "]).is_err());
+}
+
+#[test]
+fn every_letter_has_a_token_also_where_these_are_more_than_the_vocabulary() {
+    let letters = |from: char| (from..).take(40).collect::<String>();
+    // 40 letters, of which one begins a word, and 40 Chinese characters, each of which is a word.
+    let texts = [letters('\u{430}'), letters('\u{4e00}')];
+    let training = WordPieceTraining { vocabulary: 64, least: 1, lowercase: false };
+    let tokenizer = training.train(texts.iter().map(String::as_str)).unwrap();
+    assert_eq!(tokenizer.vocabulary(), 5 + 40 + 40);
+}
+
+#[test]
+fn a_folder_without_a_tokenizer_is_told_how_to_make_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Path::new("tests/golden/bert/config.json");
+    std::fs::copy(config, folder.path().join("config.json")).unwrap();
+    let said = read_tokenizer(folder.path()).unwrap_err().to_string();
+    let place = folder.path().display();
+    assert!(said.starts_with(&format!("`{place}` has no `tokenizer.json`")), "{said}");
+    let way_out =
+        format!("AutoTokenizer.from_pretrained(\"{place}\").save_pretrained(\"{place}\")");
+    assert!(said.contains(&way_out), "{said}");
 }
 
 #[test]

@@ -180,11 +180,28 @@ fn the_page_for_people_names_what_matters() {
     ] {
         assert!(page.contains(part), "{part}\n{page}");
     }
+    let said = |card: &ModelCard, key: &str| {
+        let entries = card.metadata().into_iter();
+        let mut own = entries.filter(|(name, _)| name.strip_prefix("firebox.") == Some(key));
+        own.next().map(|(_, text)| text)
+    };
+    assert_eq!(said(&model.card, "interval").as_deref(), Some("60000000"));
+    assert_eq!(said(&model.card, "timeframes"), None);
+    assert_eq!(said(&model.card, "source_interval"), None);
+    assert!(!page.contains("## Features of timeframes"), "{page}");
     // What the model sees are bars of a longer frame than the files have.
-    model.card.data["timeframes"] = serde_json::json!({ "base": "15min" });
+    let frames = serde_json::json!({ "base": "15min", "higher": ["1h"], "stamp": "close" });
+    model.card.data["timeframes"] = frames.clone();
     model.card.window.stride = 1;
     let page = model.card.markdown("");
     assert!(page.contains("| Windows | 12 steps of 15min, one every step |"), "{page}");
+    assert!(page.contains("The channels are made of bars of 60 s, as "), "{page}");
+    assert!(page.contains("\"stamp\": \"close\""), "{page}");
+    // 15 · 60 · 10⁶ microseconds.
+    assert_eq!(said(&model.card, "interval").as_deref(), Some("900000000"));
+    assert_eq!(said(&model.card, "source_interval").as_deref(), Some("60000000"));
+    let told = said(&model.card, "timeframes").unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&told).unwrap(), frames);
     let file = model.safetensors().unwrap();
     assert_eq!(
         parameters_from_safetensors(&file, "x".as_ref()).unwrap().len(),

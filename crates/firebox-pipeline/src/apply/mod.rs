@@ -24,7 +24,8 @@ use crate::error::PipelineError;
 pub(crate) use run::Columns;
 pub use run::apply;
 pub(crate) use texts::{
-    Likeliest, PLACE, TRUE_EVIDENCE, UNIT, clash, evidence, probability_of, true_of, words_of,
+    Likeliest, PLACE, TRUE_EVIDENCE, UNIT, clash, evidence, first_odd, probability_of, true_of,
+    words_of,
 };
 
 /// What is made of each window, or of each text.
@@ -45,7 +46,7 @@ pub enum Wanted {
 pub struct ApplyRequest {
     /// The run, by its folder or name, or the folder of a model.
     pub run: PathBuf,
-    /// Files or folders, of which all files of one format are read.
+    /// Files or folders: of series, all files of one format in them are read; of texts, all tables.
     pub inputs: Vec<PathBuf>,
     /// The Parquet file to write.
     pub output: PathBuf,

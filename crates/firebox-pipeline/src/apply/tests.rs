@@ -2,6 +2,7 @@
 
 mod alike;
 mod lacking;
+pub(crate) mod texts;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -30,8 +30,8 @@ const NAMED: usize = 4;
 /// Batches are as long as their longest text, rounded up to this: few shapes, little padding.
 const STEP: usize = 16;
 /// Files that a folder of texts may hold.
-const TABLES: [&str; 10] =
-    ["csv", "tsv", "parquet", "pq", "arrow", "feather", "ipc", "jsonl", "ndjson", "json"];
+const TABLES: [&str; 9] =
+    ["csv", "tsv", "parquet", "pq", "arrow", "feather", "ipc", "jsonl", "ndjson"];
 
 /// Columns that tell a text.
 pub(crate) const PLACE: [&str; 2] = ["file", "row"];
@@ -114,6 +114,16 @@ fn refused(message: String) -> PipelineError {
     PipelineError::Setting(message)
 }
 
+/// Says of which text the model says what is no finite number.
+fn no_number(file: &Path, row: i64) -> PipelineError {
+    refused(format!(
+        "what the model says of the text in row {row} of {} is no finite number\n  \
+         of a model that computes in bf16 or f16, --precision f32 may help; otherwise use one of another training, \
+         with a lower learning rate",
+        file.display()
+    ))
+}
+
 /// The column of texts: the model's own, or the one that was set.
 fn column(input: &TextInput, settings: &[String]) -> Result<String, PipelineError> {
     let mut column = input.column.clone();
@@ -188,6 +198,16 @@ impl Likeliest {
         let span = best_span(first, last, allowed)?;
         Some(Self { span, probability: span_probability(first, last, span) })
     }
+}
+
+/// The first of some texts of which the model says what is no finite number: a logit, a number of its vector, or the
+/// scores of its evidence.
+pub(crate) fn first_odd(numbers: &[f32], spans: &[Option<Likeliest>]) -> Option<usize> {
+    let width = (numbers.len() / spans.len().max(1)).max(1);
+    numbers.chunks_exact(width).zip(spans).position(|(numbers, span)| {
+        let probability = span.map_or(0.0, |likeliest| likeliest.probability);
+        !numbers.iter().chain([&probability]).all(|number| number.is_finite())
+    })
 }
 
 /// Texts of a file that have tokens.
@@ -313,9 +333,9 @@ impl Work<'_> {
                         unit: "texts".to_owned(),
                     });
                 };
-                let Some(answers) = self.answers(model, &tokens, device, progress) else {
-                    return Ok(None);
-                };
+                let place = (file.as_path(), rows.as_slice());
+                let answers = self.answers(model, place, &tokens, device, progress)?;
+                let Some(answers) = answers else { return Ok(None) };
                 if matches!(self.request.wanted, Wanted::Embedding { .. }) {
                     applied.width = answers.numbers.len() / tokens.len().max(1);
                     applied.what = format!("vectors of {}", applied.width);
@@ -342,14 +362,16 @@ impl Work<'_> {
         Ok(Some(applied))
     }
 
-    /// What the model says, batch by batch of texts of like length. `None` if it was stopped.
+    /// What the model says of texts of these rows of a file, batch by batch of texts of like length. `None` if it was
+    /// stopped.
     fn answers(
         &self,
         model: &Model,
+        (file, places): (&Path, &[i64]),
         texts: &[TokenisedText],
         device: &Device,
         progress: impl Fn(usize),
-    ) -> Option<Answers> {
+    ) -> Result<Option<Answers>, PipelineError> {
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|text| texts[*text].tokens.len());
         let mut rows: Vec<Vec<f32>> = vec![vec![]; texts.len()];
@@ -358,7 +380,7 @@ impl Work<'_> {
         let weights = KeptWeights::new();
         for batch in order.chunks(self.request.batch) {
             if self.stop.load(Ordering::SeqCst) {
-                return None;
+                return Ok(None);
             }
             let lengths: Vec<usize> = batch.iter().map(|text| texts[*text].tokens.len()).collect();
             let tokens = padded(batch, texts, self.input.longest, device);
@@ -370,18 +392,32 @@ impl Work<'_> {
                         found = true;
                         self.place(batch, &lengths, span, &mut spans);
                     }
-                    read(labels).into_iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect()
+                    read(labels)
                 }),
             });
             let numbers = numbers.unwrap_or_default();
+            let own: Vec<Option<Likeliest>> = batch.iter().map(|text| spans[*text]).collect();
+            if let Some(place) = first_odd(&numbers, &own) {
+                return Err(no_number(file, places[batch[place]]));
+            }
             let width = (numbers.len() / batch.len().max(1)).max(1);
             for (text, numbers) in batch.iter().zip(numbers.chunks_exact(width)) {
-                rows[*text] = numbers.to_vec();
+                rows[*text] = self.told(numbers);
             }
             done += batch.len();
             progress(done);
         }
-        Some(Answers { numbers: rows.concat(), spans: found.then_some(spans) })
+        Ok(Some(Answers { numbers: rows.concat(), spans: found.then_some(spans) }))
+    }
+
+    /// What is written of the numbers of a text: its vector as it is, or the probabilities of its labels.
+    fn told(&self, numbers: &[f32]) -> Vec<f32> {
+        match self.request.wanted {
+            Wanted::Embedding { .. } => numbers.to_vec(),
+            Wanted::Prediction => {
+                numbers.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect()
+            }
+        }
     }
 
     /// The likeliest evidence of each text of a batch, among its own tokens.
@@ -498,6 +534,24 @@ fn read(values: Tensor<2>) -> Vec<f32> {
 mod tests {
     use super::*;
     use firebox_text::WordPieceTraining;
+
+    #[test]
+    fn the_first_text_is_found_of_which_a_number_is_not_finite() {
+        let spans = [0.5, 0.25, f32::NAN];
+        let spans = spans.map(|probability| Some(Likeliest { span: [1, 1], probability }));
+        let check = |numbers: &[f32], expected: Option<usize>| {
+            assert_eq!(first_odd(numbers, &vec![None; numbers.len() / 2]), expected, "{numbers:?}");
+        };
+        check(&[0.0, 1.0, 2.0, 3.0], None);
+        check(&[0.0, 1.0, 2.0, f32::INFINITY], Some(1));
+        check(&[0.0, f32::NAN, 2.0, 3.0], Some(0));
+        check(&[], None);
+        assert_eq!(first_odd(&[0.0, 1.0], &spans[..2]), None);
+        assert_eq!(first_odd(&[0.0, 1.0, 2.0], &spans), Some(2));
+        // What the scores of tokens that are no numbers are.
+        let odd = Likeliest::of(&[0.0, f32::NAN, 1.0], &[0.0, 0.0, 1.0], 0..3);
+        assert_eq!(first_odd(&[0.0], &[odd]), Some(0));
+    }
 
     #[test]
     fn texts_without_a_token_are_left_out_and_the_others_keep_their_rows() {

@@ -32,7 +32,7 @@ for text, one, start, end in zip(texts, encoded, first, last):
     own = [place for place, special in enumerate(one.special_tokens_mask) if not special]
     pairs = [(a, b) for b in own for a in own if a <= b]
     a, b = max(pairs, key=lambda pair: start[pair[0]] + end[pair[1]])
-    found = text[one.offsets[a][0] : one.offsets[b][1]]
+    found = text[one.offsets[a][0] : one.offsets[b][1]].strip()  # some tokens count the blank before a word
     evidence.append((found, float(softmax(start)[a] * softmax(end)[b])))
 "#;
 
@@ -151,52 +151,12 @@ pub(super) fn of_folder(card: &ModelCard) -> String {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::Device;
-    use firebox_core::Stream;
-    use firebox_export::{Task, TextInput};
-    use firebox_models::{
-        BiLstmMaeConfig, Pooling, TextEncoderConfig, TextHeadsConfig, read_parameters,
-    };
     use firebox_tests::python;
-    use firebox_text::WordPieceTraining;
 
     use super::super::how::tests::runs;
     use super::super::{how, shown, torch};
     use super::*;
-    use crate::apply::tests::model;
-
-    fn labeller(span: bool) -> SavedModel {
-        let encoder = TextEncoderConfig {
-            vocabulary: 64,
-            positions: 16,
-            width: 8,
-            heads: 2,
-            layers: 1,
-            feedforward: 8,
-            ..TextEncoderConfig::default()
-        };
-        let config = TextHeadsConfig { labels: 2, pooling: Pooling::Mean, dropout: 0.0, span };
-        let (device, stream) = (Device::default(), Stream::new(3, "weights"));
-        let made = config.init(encoder.init(stream, &device).unwrap(), stream, &device).unwrap();
-        let training =
-            WordPieceTraining { vocabulary: 64, least: 1, ..WordPieceTraining::default() };
-        let tokenizer = training.train(["one text and another one"]).unwrap();
-        let of_windows = BiLstmMaeConfig { hidden: 5, decoder_hidden: 4, ..Default::default() };
-        let of_windows = Architecture::BilstmMae { config: of_windows, channels: 4 };
-        let mut card = model(of_windows, &["late", "lost"]).card;
-        card.task = Task::Labelling;
-        card.architecture = Architecture::Text { config, encoder };
-        card.scores = [("test/macro_f1".to_owned(), 0.5)].into();
-        card.texts = Some(TextInput {
-            column: "text".to_owned(),
-            longest: 12,
-            thresholds: vec![0.25, 0.5],
-            unknown: None,
-            tokenizer: String::new(),
-        });
-        let tokenizer = Some(tokenizer.to_json().to_owned());
-        SavedModel { card, parameters: read_parameters(&made), tokenizer }
-    }
+    use crate::apply::tests::texts::labeller;
 
     fn page(made: &SavedModel, part: Part) -> String {
         shown(&made.card, Some(part)).markdown(&how::of_graph("m.onnx", made, part).unwrap())
@@ -213,6 +173,8 @@ mod tests {
             "| `first` | float32 | [batch, time] | a score of each token as the first of the evidence |",
             "| Labels, in the order of the logits | `late`, `lost` |",
             "Every text has such tokens, also one without evidence.",
+            "| Texts | up to 12 tokens |",
+            "found = text[one.offsets[a][0] : one.offsets[b][1]].strip()",
         ] {
             assert!(head.contains(row), "{row}: {head}");
         }

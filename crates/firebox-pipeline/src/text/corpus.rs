@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_cache::{Hold, Store, TOKENS};
 use firebox_core::{Event, Key, LabelledTexts, Listener, count};
-use firebox_data::{check_encoding, content_hash, read_texts};
+use firebox_data::{EmptyTexts, check_encoding, content_hash, read_texts};
 use firebox_text::{
-    TextParts, TokenisedText, Tokenizer, as_compared, read_tokenizer, split_texts, tokenise,
+    TextError, TextParts, TokenisedText, Tokenizer, as_compared, read_tokenizer, split_texts,
+    tokenise,
 };
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,22 @@ pub(super) struct Corpus {
     pub(super) parts: TextParts,
     /// Texts before those of a test table.
     pub(super) given: usize,
+}
+
+impl Corpus {
+    /// Where one of the texts stands, for messages: its row and its table.
+    pub(super) fn place(&self, text: &TextConfig, row: usize) -> String {
+        place(text, &self.texts, self.given, row)
+    }
+}
+
+/// Where one of some texts stands, of which so many are before those of a test table.
+fn place(text: &TextConfig, texts: &LabelledTexts, given: usize, row: usize) -> String {
+    let path = match &text.test {
+        Some(test) if row >= given => test,
+        _ => &text.path,
+    };
+    format!("row {} of {}", texts.rows[row], path.display())
 }
 
 /// The texts as tokens.
@@ -79,6 +96,10 @@ pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError>
         // One that was written in two ways was once two.
         texts = texts.field("written", "in any way");
     }
+    if text.columns.empty == EmptyTexts::Drop {
+        // Texts of invisible characters alone were once left in.
+        texts = texts.field("empty", "invisible ones, too");
+    }
     if text.is_sample() {
         // What the settings make, so that a change of the generator is a change of the texts.
         let settings = std::fs::read_to_string(&text.path).map_err(at(&text.path))?;
@@ -91,7 +112,7 @@ pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError>
         .field("longest", text.longest.to_le_bytes())
         .field("tokenizer", json(&text.tokenizer));
     if let Some(folder) = &text.encoder.folder {
-        tokens = tokens.field("encoder", hash(&folder.join("tokenizer.json"))?);
+        tokens = tokens.field("encoder", hash_tokenizer(folder)?);
         if text.has_evidence() {
             // Blanks before a word were once part of its place.
             tokens = tokens.field("places", "without blanks");
@@ -159,6 +180,15 @@ fn hash(path: &Path) -> Result<String, PipelineError> {
         )));
     }
     Ok(content_hash(path)?.to_hex().to_string())
+}
+
+/// The hash of the tokenizer of an encoder's folder, which may be in another form there.
+fn hash_tokenizer(folder: &Path) -> Result<String, PipelineError> {
+    let path = folder.join("tokenizer.json");
+    if folder.is_dir() && !path.is_file() {
+        return Err(TextError::NoTokenizer { path: folder.to_owned() }.into());
+    }
+    hash(&path)
 }
 
 /// Reads the texts, those of a test table after the others, and how many there are before these.
@@ -268,12 +298,8 @@ fn contradictions(text: &TextConfig, texts: &LabelledTexts, given: usize) -> Opt
     }
     let (label, rows) = example?;
     let [one, other] = rows.map(|row| {
-        let path = match &text.test {
-            Some(test) if row >= given => test,
-            _ => &text.path,
-        };
         let truth = u8::from(texts.row(row)[label]);
-        format!("{truth} in row {} of {}", texts.rows[row], path.display())
+        format!("{truth} in {}", place(text, texts, given, row))
     });
     let found = match number {
         1 => "1 text equals an earlier one but for case and space, and has other labels".to_owned(),
@@ -462,15 +488,30 @@ fn make(text: &TextConfig, corpus: &Corpus, stop: &AtomicBool) -> Result<Stored,
             text.tokenizer.train_until(stop, train)?
         }
     };
-    let one = |(own, span): (&String, &Option<[usize; 2]>)| {
+    let one = |(row, (own, span)): (usize, (&String, &Option<[usize; 2]>))| {
         if stop.load(Ordering::Relaxed) {
             return Err(PipelineError::Interrupted);
         }
-        Ok(tokenise(&tokenizer, own, *span, text.longest)?)
+        tokenise(&tokenizer, own, *span, text.longest).map_err(|error| {
+            let place = corpus.place(text, row);
+            PipelineError::Setting(format!("{place}: {error}\n  {}", way_out(&error)))
+        })
     };
     let made: Result<Vec<TokenisedText>, PipelineError> =
-        texts.par_iter().zip(spans).map(one).collect();
+        texts.par_iter().zip(spans).enumerate().map(one).collect();
     Ok(Stored { tokenizer: tokenizer.to_json().to_owned(), texts: made? })
+}
+
+/// What to do about a text that cannot be learnt from.
+fn way_out(error: &TextError) -> &'static str {
+    match error {
+        // Of invisible characters alone it would have been empty.
+        TextError::Nothing { .. } => {
+            "leave it out of the table, or use a tokenizer that knows its characters; text.columns.empty = \"drop\" \
+             leaves out texts of blanks and invisible characters alone"
+        }
+        _ => "correct it, or leave it out of the table",
+    }
 }
 
 /// What is stored under a key, if it is whole, of so many texts.
@@ -548,6 +589,34 @@ mod tests {
         let said = said(&list, 5);
         assert!(said.starts_with("2 texts equal an earlier one"), "{said}");
         assert!(said.contains("`lost` is 1 in row 2 of a.csv, and 0 in row 3 of a.csv"), "{said}");
+    }
+
+    #[test]
+    fn a_text_that_has_no_token_is_told_with_its_place() {
+        let text = TextConfig {
+            path: "a.csv".into(),
+            test: Some("test.csv".into()),
+            ..TextConfig::default()
+        };
+        let mut texts = texts(&[("a letter", true), ("another", false), ("\u{200b}", true)]);
+        texts.rows = vec![1, 3, 4];
+        let parts = TextParts { train: vec![0, 1], ..TextParts::default() };
+        let mut corpus = Corpus { texts, parts, given: 2 };
+        let said = |corpus: &Corpus| {
+            let made = make(&text, corpus, &AtomicBool::new(false));
+            made.map(|_| ()).unwrap_err().to_string()
+        };
+        let nothing = said(&corpus);
+        let expected =
+            "row 4 of test.csv: nothing of the text \"\\u{200b}\" has a token\n  leave it";
+        assert!(nothing.starts_with(expected), "{nothing}");
+        assert!(nothing.contains("text.columns.empty"), "{nothing}");
+        corpus.texts.texts[1] = "\u{200b} fine".to_owned();
+        corpus.texts.texts[2] = "fine".to_owned();
+        corpus.texts.spans[1] = Some([0, 3]);
+        let evidence = said(&corpus);
+        let expected = "row 3 of a.csv: the evidence of the text \"\\u{200b} fine\" has no token\n  correct it";
+        assert!(evidence.starts_with(expected), "{evidence}");
     }
 
     #[test]

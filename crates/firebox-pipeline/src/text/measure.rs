@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use burn::tensor::Tensor;
 use firebox_core::{Event, Stream, count};
 use firebox_eval::{
     Estimate, Features, Logistic, Outcome, Resampling, Stop, Verdict, share_text, signed,
@@ -18,9 +19,10 @@ use firebox_text::{
     LabelScores, SpanScores, WordWeights, choose_thresholds, label_scores, span_score, span_scores,
 };
 
+use super::config::table;
 use super::corpus::{Corpus, Tokens};
 use super::learn::{TokenSource, tokens_of};
-use crate::apply::Likeliest;
+use crate::apply::{Likeliest, first_odd};
 use crate::error::PipelineError;
 use crate::score::Judge;
 use crate::stages::Run;
@@ -118,7 +120,7 @@ pub(super) fn judge<'a>(
     let (rows, labels) = (&corpus.parts.validation, corpus.texts.labels.len());
     let truth: Vec<bool> = rows.iter().flat_map(|row| corpus.texts.row(*row)).copied().collect();
     let of = move |model: &TextModel| -> Result<Vec<f64>, PipelineError> {
-        let answers = answer(run, model, tokens, rows)?;
+        let answers = answer(run, model, (corpus, tokens), rows)?;
         let thresholds = choose_thresholds(&truth, &answers.probabilities, labels);
         let predicted = over(&answers.probabilities, &thresholds);
         let scores = label_scores(&truth, &predicted, labels, 0..rows.len());
@@ -142,8 +144,8 @@ pub(super) fn measure(
     };
     let parts = &corpus.parts;
     let (validation, test) = (truth(&parts.validation), truth(&parts.test));
-    let chosen = answer(run, model, tokens, &parts.validation)?;
-    let answers = answer(run, model, tokens, &parts.test)?;
+    let chosen = answer(run, model, (corpus, tokens), &parts.validation)?;
+    let answers = answer(run, model, (corpus, tokens), &parts.test)?;
     let thresholds = choose_thresholds(&validation, &chosen.probabilities, labels);
     let mut predicted = vec![(MODEL, over(&answers.probabilities, &thresholds))];
     predicted.extend(baselines(run, corpus, labels, &validation)?);
@@ -171,11 +173,11 @@ fn over(probabilities: &[f32], thresholds: &[f32]) -> Vec<bool> {
     rows.flat_map(|row| row.iter().zip(thresholds).map(|(p, threshold)| p >= threshold)).collect()
 }
 
-/// Runs the model over texts.
+/// Runs the model over texts, and refuses what is no finite number.
 fn answer(
     run: &Run<'_>,
     model: &TextModel,
-    tokens: &Tokens,
+    (corpus, tokens): (&Corpus, &Tokens),
     rows: &[usize],
 ) -> Result<Answers, PipelineError> {
     let mut answers = Answers { probabilities: vec![], spans: vec![] };
@@ -185,7 +187,7 @@ fn answer(
     let source = Arc::new(TokenSource::new(&tokens.texts, rows));
     let batch_size = run.config.evaluate.batch_size;
     let config = LoaderConfig { batch_size, ..run.loader() };
-    let [before, after] = tokens.tokenizer.around();
+    let around = tokens.tokenizer.around();
     let weights = KeptWeights::new();
     for batch in HeldOutLoader::new(source, config, run.device.device.clone())?.batches() {
         if run.stop.load(Ordering::SeqCst) {
@@ -194,25 +196,45 @@ fn answer(
         let batch = batch?;
         let TextScores { labels, span } =
             weights.during(|| model.forward(tokens_of(&batch), Some(&batch.lengths), None));
-        let logits = labels.into_data().convert::<f32>();
-        answers
-            .probabilities
-            .extend(logits.iter::<f32>().map(|logit| 1.0 / (1.0 + (-logit).exp())));
-        let Some(span) = span else {
-            answers.spans.extend(batch.lengths.iter().map(|_| None));
-            continue;
-        };
-        let [first, last] = span.map(|scores| {
-            let [_, time] = scores.dims();
-            let scores: Vec<f32> = scores.into_data().convert::<f32>().iter::<f32>().collect();
-            (scores, time)
-        });
-        for (row, length) in batch.lengths.iter().enumerate() {
-            let of = |(scores, time): &(Vec<f32>, usize)| scores[row * time..][..*time].to_vec();
-            answers.spans.push(Likeliest::of(&of(&first), &of(&last), before..length - after));
+        let logits: Vec<f32> = labels.into_data().convert::<f32>().iter::<f32>().collect();
+        let spans = likeliest(span, &batch.lengths, around);
+        if let Some(place) = first_odd(&logits, &spans) {
+            let row = rows[answers.spans.len() + place];
+            return Err(no_number(&corpus.place(table(run.config)?, row)));
         }
+        let probability = |logit: f32| 1.0 / (1.0 + (-logit).exp());
+        answers.probabilities.extend(logits.into_iter().map(probability));
+        answers.spans.extend(spans);
     }
     Ok(answers)
+}
+
+/// The likeliest evidence of each text of a batch, among its own tokens.
+fn likeliest(
+    span: Option<[Tensor<2>; 2]>,
+    lengths: &[usize],
+    [before, after]: [usize; 2],
+) -> Vec<Option<Likeliest>> {
+    let Some(span) = span else { return vec![None; lengths.len()] };
+    let [first, last] = span.map(|scores| {
+        let [_, time] = scores.dims();
+        let scores: Vec<f32> = scores.into_data().convert::<f32>().iter::<f32>().collect();
+        (scores, time)
+    });
+    let of = |(row, length): (usize, &usize)| {
+        let of = |(scores, time): &(Vec<f32>, usize)| scores[row * time..][..*time].to_vec();
+        Likeliest::of(&of(&first), &of(&last), before..length - after)
+    };
+    lengths.iter().enumerate().map(of).collect()
+}
+
+/// Says of which text the model says what is no finite number.
+fn no_number(place: &str) -> PipelineError {
+    PipelineError::Setting(format!(
+        "what the model says of the text in {place} is no finite number\n  \
+         lower the optimizer's `learning_rate`; of a model that computes in bf16 or f16, run.precision = \"f32\" \
+         may help"
+    ))
 }
 
 /// Labels told without the model: by each label's majority, all of them, and by words.

@@ -19,7 +19,7 @@ use firebox_core::{Event, Key, count};
 use firebox_eval::TestScore;
 use firebox_export::{Architecture, Task, TextInput};
 use firebox_models::{TextModel, read_parameters};
-use firebox_text::unknown_tokens;
+use firebox_text::{check_tokenizer_config, unknown_tokens};
 use firebox_train::{Data, Summary};
 use serde_json::Value;
 
@@ -59,6 +59,7 @@ impl Chain for Text {
         corpus::check_tables(text)?;
         if let Some(folder) = &text.encoder.folder {
             learn::check_positions(text, &firebox_text::read_config(folder)?.1)?;
+            check_tokenizer_config(folder)?;
         }
         check_names(&config.train, || learn::named(config, &device.device))
     }

@@ -24,7 +24,8 @@ pub(super) const PREFIX: &str = "##";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WordPieceTraining {
-    /// Tokens, at most; at least 64.
+    /// Tokens, at most; at least 64. Where the texts have more letters (one at the beginning of a word is another than the
+    /// same within one), there is a token for each of these and the five special ones.
     pub vocabulary: usize,
     /// Times that a pair must occur to become a piece; at least 1.
     pub least: usize,
