@@ -316,9 +316,9 @@ fn measure(
         confidence: config.confidence,
     };
     let comparison = Comparison::new(&resampling, count, truth, &classifiers);
+    let independent = resampling.independent(truth.len()) as f64;
     let scores = (0..named.len()).map(|place| {
         let (subject, head) = named[place];
-        let independent = resampling.independent(truth.len()) as f64;
         let l2 = if head == Some(Head::Logistic) { penalties[place / 2].clone() } else { vec![] };
         score(config, count, truth, &classifiers[place], (subject, head, l2), |metric| {
             honest(comparison.estimate(place, metric), metric, independent, config.confidence)
@@ -348,7 +348,7 @@ fn measure(
         block,
         units: together.drawn_units(),
         scores,
-        differences: differences(config, &named, &comparison, truth.len() as f64 / block as f64),
+        differences: differences(config, &named, &comparison, independent),
         confusion,
         support,
         warnings,

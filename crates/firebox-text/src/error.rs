@@ -41,7 +41,7 @@ pub enum TextError {
     },
     /// A folder without a tokenizer in the form that is read.
     #[error(
-        "`{}` has no `tokenizer.json`: write it once with Python: {}",
+        "`{}` has no `tokenizer.json`: write it once with Python: {}{CASED}",
         path.display(), saved_by_python("AutoTokenizer", path)
     )]
     NoTokenizer {
@@ -108,11 +108,17 @@ pub(crate) fn saved_by_python(class: &str, folder: &Path) -> String {
     )
 }
 
+/// Of a list of tokens alone, `transformers` makes a tokenizer without capitals.
+const CASED: &str = " (of a model with capitals, add `do_lower_case=False` to `from_pretrained`)";
+
 /// What to write beside weights, where that is not there, either.
 fn and_its_tokenizer(folder: &Path) -> String {
     match folder.join(TOKENIZER).is_file() {
         true => String::new(),
-        false => format!(", and `{TOKENIZER}` with {}", saved_by_python("AutoTokenizer", folder)),
+        false => {
+            let saved = saved_by_python("AutoTokenizer", folder);
+            format!(", and `{TOKENIZER}` with {saved}{CASED}")
+        }
     }
 }
 

@@ -49,7 +49,7 @@ impl Parts {
 }
 
 /// Refuses a folder whose `tokenizer_config.json` is there and asks for other tokens than its `tokenizer.json` makes.
-/// What it leaves out is not looked at, nor is a class that goes by `tokenizer.json` alone. Source: `transformers` 5.24.
+/// What it leaves out is not looked at, though `transformers` 5.24 takes `do_lower_case` for true there, nor is a class that goes by `tokenizer.json` alone. Source: `transformers` 5.24.
 ///
 /// # Errors
 /// If they differ, or one of the two is no JSON.
@@ -73,7 +73,7 @@ pub fn check_tokenizer_config(folder: &Path) -> Result<(), TextError> {
         format!(
             "sets `{key}` to {}, and {TOKENIZER} beside it does what {does} means: `transformers` goes by the \
              former, and makes other tokens than {TOKENIZER} by itself. Write one that agrees once with Python: {}; \
-             or leave `{key}` out if {TOKENIZER} is what the model was trained with",
+             or set `{key}` to {does} if {TOKENIZER} is what the model was trained with",
             !does,
             saved_by_python("AutoTokenizer", folder)
         ),

@@ -65,7 +65,7 @@ where
     config.validate()?;
     // What has ended is read back, and takes no more room.
     if !run.folder.join(SUMMARY_FILE).is_file() {
-        check_budget(&model, config)?;
+        check_budget(&model, config, data.validation.is_some())?;
     }
     let _lock = lock(run.folder)?;
     let folder = run.folder.join(CHECKPOINT_FOLDER);
@@ -864,7 +864,11 @@ impl<'a, M: Module> Session<'a, M> {
     }
 }
 
-fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainError> {
+fn check_budget<M: Module>(
+    model: &M,
+    config: &TrainConfig,
+    validates: bool,
+) -> Result<(), TrainError> {
     // Weights, moments and average, four bytes each; names and states take little beside them.
     let copies = 1 + config.optimizer.moments().len() + usize::from(config.average.is_some());
     let one = (model.num_params() * copies * 4) as u64;
@@ -875,7 +879,10 @@ fn check_budget<M: Module>(model: &M, config: &TrainConfig) -> Result<(), TrainE
         (NonFinite::Stop | NonFinite::Skip, _) => 0,
     };
     // While a run goes on, the best one is there beside the newest, or another model comes out.
-    let keeps_best = matches!(config.checkpoint.keep, Keep::BestOnly | Keep::Best(_));
+    let averaged = config.average.is_some_and(|average| average.evaluate);
+    // Of averages that nothing measures, the newest is kept.
+    let keeps_best = (validates || !averaged)
+        && matches!(config.checkpoint.keep, Keep::BestOnly | Keep::Best(_));
     let count = 1 + of_rollback + u64::from(keeps_best);
     let what = match (keeps_best, of_rollback > 0) {
         (false, false) => "the newest",
