@@ -180,7 +180,7 @@ fn each_finding_has_its_figure_and_its_setting() {
         other: 0.0,
     };
     let gpu = || Settings { on_gpu: true, ..settings() };
-    let held_up = [step(1, 100.0, 60.0, 1.0), handed(0.0, 0.1, 0.06, 0.03)];
+    let held_up = [step(1, 100.0, 60.0, 1.0), handed(0.0, 0.1, 0.06, 0.03), gpu_busy(0.2)];
     check(
         &held_up,
         &gpu(),
