@@ -13,6 +13,7 @@ use firebox_core::Stream;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::together::number_of_units;
 use crate::{Confusion, Metric, Metrics, Together};
 
 /// Blocks of windows below which there is no interval. A choice: a resample of one block is all windows again, and those of
@@ -157,7 +158,7 @@ impl Resampling {
             return drawn.collect();
         }
         let drawn: Vec<u32> = drawn.collect();
-        let units = self.units.iter().max().map_or(0, |last| *last as usize + 1);
+        let units = number_of_units(&self.units).unwrap_or(0);
         let of_units = self.stream.substream(u64::MAX - 1);
         let mut draws = of_units.substream(u64::from(resample)).draws();
         let mut times = vec![0usize; units];
@@ -171,7 +172,7 @@ impl Resampling {
 
     /// How many independent ones so many windows are as good as: as there are blocks of them, or units, whichever are fewer.
     pub(crate) fn independent(&self, windows: usize) -> usize {
-        let units = self.units.iter().max().map_or(windows, |last| *last as usize + 1);
+        let units = number_of_units(&self.units).unwrap_or(windows);
         (windows / self.block.max(1)).min(units)
     }
 
@@ -188,7 +189,7 @@ impl Resampling {
         if !self.whole_units || self.units.is_empty() {
             return None;
         }
-        let count = self.units.iter().max().map_or(0, |last| *last as usize + 1);
+        let count = number_of_units(&self.units).unwrap_or(0);
         let mut all: Vec<Unit> = vec![vec![]; count];
         for (window, unit) in self.units.iter().enumerate() {
             let own = &mut all[*unit as usize];

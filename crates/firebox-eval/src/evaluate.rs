@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::{FEWEST_BLOCKS, bound_when_all_agree, have_intervals};
 use crate::probe::{HeadPredictions, fit_and_predict};
+use crate::together::number_of_units;
 use crate::verdict::FEWEST_WINDOWS;
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, EvalError, Features, Metric, Parts, Predictions,
@@ -467,7 +468,7 @@ fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<
 /// What is said of few independent test windows.
 fn few_windows(windows: usize, together: &Together, has_intervals: bool) -> Option<String> {
     let block = together.block;
-    let units = together.units.iter().max().map(|last| *last as usize + 1);
+    let units = number_of_units(&together.units);
     let independent = (windows / block).min(together.drawn_units().unwrap_or(windows));
     let windows = count(windows as u64, "test window");
     let in_blocks = || {

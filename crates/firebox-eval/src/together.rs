@@ -77,8 +77,7 @@ impl Together {
 
     /// How many units there are, if whole ones are drawn.
     pub fn drawn_units(&self) -> Option<usize> {
-        let units = self.units.iter().max().map(|last| *last as usize + 1);
-        units.filter(|_| self.whole_units)
+        number_of_units(&self.units).filter(|_| self.whole_units)
     }
 
     /// The units of all windows, in the order of these.
@@ -99,6 +98,11 @@ pub fn size_of_units(units: &[u32]) -> usize {
 
 /// Blocks that are left where more than what windows share is drawn together: more than a verdict takes.
 const FEWEST_OF_OVERLAP: f64 = 25.0;
+
+/// How many units there are, of which these are numbered from 0 on, if there are any.
+pub(crate) fn number_of_units(units: &[u32]) -> Option<usize> {
+    units.iter().max().map(|last| *last as usize + 1)
+}
 
 /// Numbers units from 0 on, without those of which no window is left.
 fn number_anew(units: &mut [u32]) {

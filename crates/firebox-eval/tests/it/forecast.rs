@@ -283,9 +283,8 @@ fn seeds_vary_in_a_resample_as_they_do_for_themselves() {
     assert_eq!(of([0.1, 1.0]).low, 0.0);
 }
 
-#[test]
-fn a_baseline_is_better_somewhere_only_if_it_is_for_all_that_is_compared() {
-    let width = 3;
+/// A model and a last value that err as much, at so many outputs of 600 windows.
+fn of_equals(width: usize, resampling: &Resampling) -> ForecastEvaluation {
     let truth = noise(1, 600 * width, 1.0);
     let off = |seed| truth.iter().zip(noise(seed, truth.len(), 1.0)).map(|(t, e)| t + e).collect();
     let forecasts = [
@@ -294,10 +293,12 @@ fn a_baseline_is_better_somewhere_only_if_it_is_for_all_that_is_compared() {
     ];
     let (outputs, scales) = (outputs(width), vec![2.0; truth.len()]);
     let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
-    let at = |confidence| {
-        let resampling = Resampling { confidence, ..resampling(6) };
-        evaluate_forecasts(&data, &forecasts, &resampling).unwrap()
-    };
+    evaluate_forecasts(&data, &forecasts, resampling).unwrap()
+}
+
+#[test]
+fn a_baseline_is_better_somewhere_only_if_it_is_for_all_that_is_compared() {
+    let at = |confidence| of_equals(3, &Resampling { confidence, ..resampling(6) });
     let (mut found, strict) = (at(0.95), at(1.0 - 0.05 / 3.0));
     for (own, strict) in found.gains.iter().zip(&strict.gains).filter(|(g, _)| g.output.is_some()) {
         let joint = own.among_all.unwrap();
@@ -328,16 +329,7 @@ fn a_baseline_is_better_somewhere_only_if_it_is_for_all_that_is_compared() {
 
 #[test]
 fn of_many_comparisons_the_interval_reaches_beyond_the_resamples() {
-    let width = 30;
-    let truth = noise(1, 600 * width, 1.0);
-    let off = |seed| truth.iter().zip(noise(seed, truth.len(), 1.0)).map(|(t, e)| t + e).collect();
-    let forecasts = [
-        Forecasts { forecaster: Forecaster::Model, runs: vec![off(2)] },
-        Forecasts { forecaster: Forecaster::LastValue, runs: vec![off(3)] },
-    ];
-    let (outputs, scales) = (outputs(width), vec![2.0; truth.len()]);
-    let data = ForecastData { outputs: &outputs, truth: &truth, scales: &scales };
-    let found = evaluate_forecasts(&data, &forecasts, &resampling(6)).unwrap();
+    let found = of_equals(30, &resampling(6));
     for gain in found.gains.iter().filter(|gain| gain.output.is_some()) {
         let (own, joint) = (gain.gain, gain.among_all.unwrap());
         // scipy.stats.norm.ppf(1 - 0.05 / 60) / norm.ppf(1 - 0.05 / 2)

@@ -35,15 +35,15 @@ if [ ! -x "$bochs/bochs" ]; then
 fi
 
 # The first file system: the program with its libraries, what its tests read, and a shell to start it.
-rm -rf "$out/root" "$out/disk"
-mkdir -p "$out/root/bin" "$out/root/proc" "$out/root/sys" "$out/root/dev" "$out/root/tmp" "$out/disk/isolinux"
-put() { mkdir -p "$out/root$(dirname "$1")" && cp -rL "$1" "$out/root$1"; }
+rm -rf "$out/files" "$out/disk"
+mkdir -p "$out/files/bin" "$out/files/proc" "$out/files/sys" "$out/files/dev" "$out/files/tmp" "$out/disk/isolinux"
+put() { mkdir -p "$out/files$(dirname "$1")" && cp -rL "$1" "$out/files$1"; }
 for library in $(ldd "$program" 2> /dev/null | grep -o '/[^ ]*' || true); do put "$library"; done
 crate=$(realpath "$here/../..")
 put "$crate/tests/golden"
-cp "$program" "$out/root/program"
-strip "$out/root/program"
-cp "$(command -v busybox)" "$out/root/bin/busybox"
+cp "$program" "$out/files/program"
+strip "$out/files/program"
+cp "$(command -v busybox)" "$out/files/bin/busybox"
 {
     echo '#!/bin/busybox sh'
     echo '/bin/busybox --install -s /bin'
@@ -53,9 +53,9 @@ cp "$(command -v busybox)" "$out/root/bin/busybox"
     printf '/program'
     [ $# -eq 0 ] || printf ' %q' "$@"
     echo ' 2>&1; echo "exit status $?"; poweroff -f'
-} > "$out/root/init"
-chmod +x "$out/root/init"
-(cd "$out/root" && find . | cpio -o -H newc --quiet | gzip -1) > "$out/disk/isolinux/initrd"
+} > "$out/files/init"
+chmod +x "$out/files/init"
+(cd "$out/files" && find . | cpio -o -H newc --quiet | gzip -1) > "$out/disk/isolinux/initrd"
 cp "$kernel" "$out/disk/isolinux/vmlinuz"
 cp /usr/lib/ISOLINUX/isolinux.bin /usr/lib/syslinux/modules/bios/ldlinux.c32 "$out/disk/isolinux/"
 # Five levels of pages end Bochs when its system management mode returns.
@@ -69,7 +69,7 @@ LABEL linux
 END
 genisoimage -quiet -o "$out/disk.iso" -b isolinux/isolinux.bin -c isolinux/boot.cat -no-emul-boot -boot-load-size 4 \
     -boot-info-table "$out/disk"
-rm -rf "$out/root" "$out/disk" "$out/out"
+rm -rf "$out/files" "$out/disk" "$out/out"
 
 cat > "$out/bochsrc" << END
 config_interface: textconfig
