@@ -4,7 +4,7 @@
 //! ```text
 //! x [batch, time, channel]
 //!   → Linear channel → 64; in training views, each step is hidden (zero) with probability 0.5
-//!   → 10 blocks: GELU, convolution of 3 steps, GELU, convolution of 3 steps, + what went in;
+//!   → 11 blocks: GELU, convolution of 3 steps, GELU, convolution of 3 steps, + what went in;
 //!     the dilation is 1, 2, 4, … from block to block; the last block has 320 channels
 //! ```
 //!

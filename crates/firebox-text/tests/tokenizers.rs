@@ -21,6 +21,10 @@ fn golden(name: &str) -> PathBuf {
     Path::new(GOLDEN).join(name)
 }
 
+fn read(name: &str) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(golden(name)).unwrap()).unwrap()
+}
+
 #[test]
 fn tokens_are_those_of_tokenizers() {
     support::check_tokens(Path::new(GOLDEN));
@@ -106,9 +110,36 @@ fn what_is_not_supported_is_refused_by_name() {
         "{\"id\":7,\"content\":\"[CLS]\"",
         "gives the added token `[CLS]` the number 7, but it has 2",
     );
-    let text = std::fs::read_to_string(golden("wordpiece.json")).unwrap();
-    let mut file: Value = serde_json::from_str(&text).unwrap();
+    let mut file = read("wordpiece.json");
     file["post_processor"] = Value::Null;
     let error = Tokenizer::from_text(&file.to_string()).unwrap().check(1000).unwrap_err();
     assert!(error.to_string().contains("adds no token before"), "{error}");
+}
+
+#[test]
+fn a_tokenizer_that_leaves_out_what_it_does_not_know_is_refused() {
+    // Of letters in place of bytes, as `tokenizers` gives nothing for one that it lacks.
+    let mut letters = read("byte-level.json");
+    letters["pre_tokenizer"] = Value::Null;
+    let error = Tokenizer::from_text(&letters.to_string()).unwrap_err().to_string();
+    assert!(error.contains("does not know, and leaves it out of texts"), "{error}");
+    letters["model"]["unk_token"] = "<unk>".into();
+    let tokenizer = Tokenizer::from_text(&letters.to_string()).unwrap();
+    assert_eq!(tokenizer.unknown(), Some(3));
+    // Of bytes, with a normaliser that takes away the character by which this is found out.
+    let mut bytes = read("byte-level.json");
+    bytes["normalizer"] = serde_json::json!({
+        "type": "Replace", "pattern": { "String": "\u{10FFFF}" }, "content": ""
+    });
+    Tokenizer::from_text(&bytes.to_string()).unwrap();
+    // A blank before the text is a token, but not of the character.
+    let mut blank = read("byte-level.json");
+    blank["pre_tokenizer"] = serde_json::json!({
+        "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true
+    });
+    let vocabulary = blank["model"]["vocab"].as_object_mut().unwrap();
+    let next = vocabulary.len();
+    vocabulary.insert("▁".to_owned(), next.into());
+    let error = Tokenizer::from_text(&blank.to_string()).unwrap_err().to_string();
+    assert!(error.contains("leaves it out of texts"), "{error}");
 }

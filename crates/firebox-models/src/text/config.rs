@@ -15,7 +15,8 @@ pub struct TextEncoderConfig {
     pub positions: usize,
     /// Whether each position has a learned vector. DeBERTa has none.
     pub absolute_positions: bool,
-    /// Rows of the table of positions before that of the first token. RoBERTa: 2.
+    /// Rows of the table of positions before that of the first token. RoBERTa: 2. Every token is counted:
+    /// `transformers` leaves out a padding token within a text, and those behind it come a row earlier there.
     pub position_offset: usize,
     /// Kinds of segments, of which texts that stand alone are the first; 0: none.
     pub segments: usize,

@@ -17,7 +17,7 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::processors::PostProcessorWrapper;
-use tokenizers::{AddedToken, Encoding, PostProcessor};
+use tokenizers::{AddedToken, Encoding, NormalizedString, Normalizer, PostProcessor};
 
 use crate::TextError;
 use crate::error::{content, read};
@@ -80,11 +80,18 @@ impl Tokenizer {
         outline.check(&inner)?;
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| error.to_string())?;
-        inner.encode(NOBODYS, false).map_err(|error| {
+        let nobodys = inner.encode(NOBODYS, false).map_err(|error| {
             format!(
                 "has no token for what its vocabulary does not know: {error}; its model must name one"
             )
         })?;
+        if outline.leaves_out(&inner, nobodys.len()) {
+            return Err(
+                "has no token for what its vocabulary does not know, and leaves it out of texts; \
+                 its model must name one (`unk_token`)"
+                    .to_owned(),
+            );
+        }
         let highest = inner.get_vocab(true).into_values().max();
         let vocabulary = highest.map_or(0, |id| id as usize + 1);
         let around = around(&inner)?;
@@ -244,6 +251,18 @@ impl Outline {
     fn unknown(&self, read: &tokenizers::Tokenizer) -> Option<u32> {
         let by_text = || read.token_to_id(self.model.unk_token.as_deref()?);
         self.model.unk_id.or_else(by_text)
+    }
+
+    /// Whether a character that became so many tokens was left out because the vocabulary does not know it, as a model
+    /// of type `BPE` does that names no token for such, and not by the normaliser. Tokens of its own would be more of
+    /// two; a blank that is put before a text, as by `Metaspace`, is one.
+    fn leaves_out(&self, read: &tokenizers::Tokenizer, tokens: usize) -> bool {
+        let mut text = NormalizedString::from(NOBODYS);
+        let stays = read.get_normalizer().is_none_or(|normaliser| {
+            normaliser.normalize(&mut text).is_ok() && text.get().contains(NOBODYS)
+        });
+        let more = || read.encode(NOBODYS.repeat(2), false).map(|two| two.len() > tokens);
+        stays && self.unknown(read).is_none() && !more().unwrap_or(true)
     }
 }
 
