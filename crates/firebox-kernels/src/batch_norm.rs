@@ -44,9 +44,11 @@ thread_local! {
 }
 
 /// Runs a function in which every [`BatchNorm`] on this thread is one in training, also where nothing wants a gradient, and
-/// moves its running statistics by this share, between 0 and 1, in place of its own momentum. Over batches with 1, 1/2,
-/// 1/3 and so on they become the mean of those of the batches, whatever they were before: PyTorch's `momentum=None`, with
-/// which `torch.optim.swa_utils.update_bn` fits them to averaged weights.
+/// moves its running statistics by this share, between 0 and 1, in place of its own momentum. Over batches of more than
+/// one row with 1, 1/2, 1/3 and so on they become the mean of those of the batches, whatever they were before:
+/// PyTorch's `momentum=None`, with which `torch.optim.swa_utils.update_bn` fits them to averaged weights. A batch of
+/// one row moves nothing and uses up its share, so that what is there already counts for a batch more; as the first
+/// one it would leave a part of what was there before.
 ///
 /// What a thread of rayon's takes up while it waits for others within this is under it, too: where models are trained
 /// side by side, let each have a pool of its own.

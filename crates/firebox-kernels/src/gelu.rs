@@ -29,7 +29,7 @@ type Primitive = FloatTensor<Flex>;
 ///
 /// On Burn's CPU backend in f32 it is one pass over memory in each direction, within `4e-7 · |x|` of
 /// float64, and so it is on a GPU with kernels of this crate, to the rounding of the device. Elsewhere it is
-/// Burn's own, whose gradient is that of the approximation by tanh.
+/// Burn's own, whose gradient on other devices than a CPU is that of the approximation by tanh.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     gelu_dropout(x, 0.0, None)
 }

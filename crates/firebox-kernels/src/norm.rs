@@ -8,7 +8,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex, TensorMetadata};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels, Moments};
 #[cfg(feature = "cube")]
@@ -19,6 +19,7 @@ use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::in_place;
 use crate::operands::{alike, operand, types};
 use crate::profile::kernel_span;
+use crate::rounded::cast;
 
 type Primitive = FloatTensor<Flex>;
 
@@ -27,7 +28,8 @@ type Primitive = FloatTensor<Flex>;
 /// `y = (x - mean) / sqrt(variance + epsilon) * gamma + beta`, with the biased variance. Source: Ba,
 /// Kiros and Hinton, 2016. On Burn's CPU backend in f32 it is one pass over memory on all cores in
 /// each direction, with the same result on any number of them; on GPUs with kernels of this crate it is
-/// one launch forward and two back, summed in f32 in every type; elsewhere it is Burn's own.
+/// one launch forward and two back, summed in f32 in every type; elsewhere it is Burn's own, with f16
+/// and bf16 computed in f32.
 ///
 /// # Shapes
 /// - x and the result: `[..., width]`
@@ -85,7 +87,16 @@ fn elsewhere<const D: usize>(
             settings,
         ));
     }
-    burn::tensor::module::layer_norm(x, gamma, beta, epsilon)
+    // Within a graph it is many operations, each of which rounds: in f16 a square ends at a distance of 256, and a
+    // small epsilon is 0.
+    let given = x.dtype();
+    let exact = match given {
+        DType::F16 | DType::BF16 => DType::F32,
+        _ => given,
+    };
+    let (x, gamma) = (cast(x, exact), cast(gamma, exact));
+    let beta = beta.map(|beta| cast(beta, exact));
+    cast(burn::tensor::module::layer_norm(x, gamma, beta, epsilon), given)
 }
 
 /// Whether the kernels of a GPU take these tensors.
@@ -336,6 +347,57 @@ mod tests {
             let kept = layer_norm(x.clone(), gamma.clone(), None, 1e-5).into_data();
             assert_eq!(kept, tracked.into_data());
             assert_eq!(kept, layer_norm(x, gamma, None, 1e-5).into_data());
+        }
+    }
+
+    /// Distances of 400 from the mean, whose squares f16 does not hold, in a graph and in none.
+    #[test]
+    fn half_precision_is_normalised_in_f32() {
+        let exact = [2.5_f64, -1.5].repeat(10);
+        for dtype in [DType::F16, DType::BF16] {
+            let run = |device: &Device| {
+                let x = TensorData::new([512.0_f32, -288.0].repeat(10), [1, 20]);
+                let x = Tensor::<2>::from_data(x, (device, dtype));
+                let [gamma, beta] =
+                    [2.0, 0.5].map(|value| Tensor::<2>::full([1, 20], value, (device, dtype)));
+                [x, gamma, beta]
+            };
+            let vector = |row: Tensor<2>| -> Tensor<1> { row.reshape([20]) };
+            let [x, gamma, beta] = run(&Device::flex());
+            let y = layer_norm(x, vector(gamma), Some(vector(beta)), 1e-5);
+            assert_eq!(y.dtype(), dtype);
+            close("y in no graph", y, &exact, 1e-3);
+            let device = Device::flex().autodiff();
+            let [x, gamma, beta] = run(&device).map(|tensor| tensor.require_grad());
+            let shift = Some(vector(beta.clone()));
+            let y = layer_norm(x.clone(), vector(gamma.clone()), shift, 1e-5);
+            assert_eq!(y.dtype(), dtype);
+            close("y", y.clone(), &exact, 1e-3);
+            // Of the first number: that of the scale is what is normalised, 1.
+            let grads = y.narrow(1, 0, 1).sum().backward();
+            let of = |tensor: &Tensor<2>| tensor.grad(&grads).expect("tracked");
+            let first = |value: f64| [vec![value], vec![0.0; 19]].concat();
+            close("dgamma", of(&gamma), &first(1.0), 5e-3);
+            close("dbeta", of(&beta), &first(1.0), 5e-3);
+            // Twice that of the shift, less its mean, and the mean of what lies on its side, over a deviation of 400.
+            let mut dx = [-0.2_f64 / 400.0, 0.0].repeat(10);
+            dx[0] = 1.8 / 400.0;
+            close("dx", of(&x), &dx, 5e-3);
+        }
+    }
+
+    /// An epsilon that f16 does not hold.
+    #[test]
+    fn a_constant_row_in_half_precision_is_the_shift() {
+        for dtype in [DType::F16, DType::BF16] {
+            let row = |device: &Device| Tensor::<2>::full([2, 16], 3.5, (device, dtype));
+            for x in [row(&Device::flex()), row(&Device::flex().autodiff()).require_grad()] {
+                let device = x.device();
+                let [gamma, beta] =
+                    [2.0, 0.5].map(|value| Tensor::<1>::full([16], value, (&device, dtype)));
+                let y = layer_norm(x, gamma, Some(beta), 1e-12);
+                close("y", y, &[0.5; 32], 1e-6);
+            }
         }
     }
 

@@ -197,7 +197,7 @@ impl Ahead {
             known: updates,
             loss_scale,
             squared_norm: step.squared_norm.clone(),
-            losses: Some(values(&step.losses)),
+            losses: values(&step.losses),
             updates: updates_there,
             constants,
         }
@@ -224,11 +224,16 @@ impl Ahead {
     }
 }
 
-/// The losses of a step's parts, `[parts]`.
-fn values(losses: &[Loss]) -> Tensor<1> {
-    let mut values: Vec<_> = losses.iter().map(|loss| loss.value.clone()).collect();
-    let values = if values.len() == 1 { values.remove(0) } else { Tensor::cat(values, 0) };
-    values.cast(DType::F32)
+/// The losses of a step's parts that had something to learn from, `[parts]`; `None` if none had.
+fn values(losses: &[Loss]) -> Option<Tensor<1>> {
+    let counted = losses.iter().filter(|loss| loss.weight > 0.0);
+    let mut values: Vec<_> = counted.map(|loss| loss.value.clone()).collect();
+    let values = match values.len() {
+        0 => return None,
+        1 => values.remove(0),
+        _ => Tensor::cat(values, 0),
+    };
+    Some(values.cast(DType::F32))
 }
 
 fn number(values: Vec<f64>, device: &Device) -> Tensor<1> {

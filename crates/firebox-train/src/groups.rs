@@ -40,8 +40,10 @@ pub struct LayerDecay {
     pub factor: f64,
     /// Names of each layer's parameters, from the input to the output: the last layer has the full
     /// rate. `{}` stands for a whole number, no part of a longer one, and a name with it for as many
-    /// layers as there are numbers: `lstm.*_l{}*`. A parameter belongs to the first layer that
-    /// names it; those that no layer names have the full rate.
+    /// layers as there are numbers: `lstm.*_l{}*`. Several names of one layer have `|` between them,
+    /// all of them a `{}` or none; those that the model does not have are passed over, unless they
+    /// are like one that it has. A parameter belongs to the first layer that names it; those that
+    /// no layer names have the full rate.
     pub layers: Vec<String>,
 }
 
@@ -79,6 +81,17 @@ pub enum GroupError {
         known: String,
         /// The name or pattern that is most like it, if one is like it.
         near: Option<String>,
+    },
+    /// Of several names of one layer some have a `{}`, and one has none.
+    #[error(
+        "`train.layer_decay.layers` names `{pattern}`, where `{{}}` makes a layer of each number, and `{name}` has none; \
+         name it as a layer of its own"
+    )]
+    Unnumbered {
+        /// The pattern.
+        pattern: String,
+        /// The name without one.
+        name: String,
     },
     /// A group names nothing that an optimizer trains.
     #[error(
@@ -191,8 +204,9 @@ fn own(config: &TrainConfig, layouts: &[Layout]) -> TrainConfig {
     let mut own = config.clone();
     let mut free: Vec<&str> = layouts.iter().map(|layout| layout.name.as_str()).collect();
     own.groups.retain_mut(|group| {
-        let named = |pattern: &String| layouts.iter().any(|one| matches(pattern, &one.name));
-        group.parameters.retain(named);
+        let named = |name: &str| layouts.iter().any(|one| matches(name, &one.name));
+        let own = group.parameters.iter().filter_map(|pattern| own_names(pattern, named));
+        group.parameters = own.collect();
         let trained = |free: &[&str]| free.iter().filter(|name| !names_statistic(name)).count();
         let before = trained(&free);
         free.retain(|name| !group.parameters.iter().any(|pattern| matches(pattern, name)));
@@ -201,6 +215,9 @@ fn own(config: &TrainConfig, layouts: &[Layout]) -> TrainConfig {
     if let Some(decay) = &mut own.layer_decay {
         // What earlier layers name here, and not in another model, is no reason to refuse a later one.
         let mut free: Vec<&str> = layouts.iter().map(|layout| layout.name.as_str()).collect();
+        let named = |name: &str| !expand(name, layouts).is_empty();
+        let own = decay.layers.iter().filter_map(|pattern| own_names(pattern, named));
+        decay.layers = own.collect();
         decay.layers.retain(|pattern| {
             let layers = expand(pattern, layouts);
             let before = free.len();
@@ -210,6 +227,45 @@ fn own(config: &TrainConfig, layouts: &[Layout]) -> TrainConfig {
     }
     own.layer_decay = own.layer_decay.filter(|decay| !decay.layers.is_empty());
     own
+}
+
+/// What of a pattern names something: of several names with `|` between them, those that do.
+fn own_names(pattern: &str, named: impl Fn(&str) -> bool) -> Option<String> {
+    let own: Vec<&str> = pattern.split('|').filter(|name| named(name)).collect();
+    (!own.is_empty()).then(|| own.join("|"))
+}
+
+/// Refuses a name, be it one of several with `|` between them, that no parameter has and that is like one of the model's.
+/// Others may be those of other models: an encoder has segments, and another none.
+fn check_spelling(
+    key: &'static str,
+    pattern: &str,
+    layouts: &[Layout],
+    named: impl Fn(&str) -> bool,
+) -> Result<(), GroupError> {
+    let depth = |name: &str| name.split('.').count();
+    for name in pattern.split('|') {
+        if named(name) {
+            continue;
+        }
+        let is_as_deep = |near: &String| {
+            let [one, other] = [near.as_str(), name];
+            depth(one) == depth(other) || depth(without_star(one)) == depth(without_star(other))
+        };
+        let near = nearest(name, layouts).filter(is_as_deep);
+        // What is named beside it was not meant.
+        if near.as_deref().is_some_and(|near| !matches(pattern, near)) {
+            let (pattern, known) = (name.to_owned(), known(layouts));
+            return Err(GroupError::Unknown { key, pattern, known, near });
+        }
+    }
+    Ok(())
+}
+
+/// The name without a `{}` beside others that have one.
+fn unnumbered(pattern: &str) -> Option<&str> {
+    let numbered = pattern.contains("{}");
+    pattern.split('|').find(|name| numbered && !name.contains("{}"))
 }
 
 /// The settings of each parameter.
@@ -225,6 +281,7 @@ pub(crate) fn resolve(
     };
     let named = |pattern: &str| layouts.iter().any(|layout| matches(pattern, &layout.name));
     for pattern in config.groups.iter().flat_map(|group| &group.parameters) {
+        check_spelling("groups", pattern, layouts, named)?;
         if !named(pattern) {
             return Err(unknown("groups", pattern));
         }
@@ -246,6 +303,12 @@ pub(crate) fn resolve(
     }
     let mut layers: Vec<Layer<'_>> = vec![];
     for pattern in config.layer_decay.iter().flat_map(|decay| &decay.layers) {
+        if let Some(name) = unnumbered(pattern) {
+            let (pattern, name) = (pattern.clone(), name.to_owned());
+            return Err(GroupError::Unnumbered { pattern, name });
+        }
+        let is_layer = |name: &str| !expand(name, layouts).is_empty();
+        check_spelling("layer_decay.layers", pattern, layouts, is_layer)?;
         let found = expand(pattern, layouts);
         if found.is_empty() {
             return Err(unknown("layer_decay.layers", pattern));

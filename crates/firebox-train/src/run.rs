@@ -7,7 +7,7 @@ use firebox_core::{Key, Listener, Requests};
 use firebox_loader::{HeldOutLoader, TrainLoader};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::SaveTimes;
+use crate::checkpoint::{SaveTimes, folder_name};
 use crate::division::Division;
 use crate::state::{Best, Counts};
 
@@ -119,5 +119,11 @@ impl Summary {
     /// The folder of the selected checkpoint of the run in `folder`.
     pub fn selected_path(&self, folder: &Path) -> PathBuf {
         folder.join(CHECKPOINT_FOLDER).join(&self.selected)
+    }
+
+    /// The epoch, from 1, whose weights are the selected ones: the best if it was kept, else the last.
+    pub fn kept_epoch(&self) -> u64 {
+        let chosen = self.best.filter(|best| self.selected == folder_name(best.step));
+        chosen.map_or(self.epochs, |best| best.epoch)
     }
 }

@@ -26,7 +26,7 @@ pub struct State {
     pub position: Position,
     /// The step after which an epoch was last closed.
     pub closed_at: u64,
-    /// Updates that were applied until then.
+    /// Updates that were applied until the last epoch that was validated, or whose training loss stands for that.
     #[serde(default)]
     pub closed_updates: u64,
     /// Epochs closed so far.

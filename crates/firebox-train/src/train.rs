@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 use firebox_core::{Event, Request, Stream};
 use firebox_kernels::{KeptWeights, release_buffers};
 use firebox_loader::{Batch, Batches, HeldOutLoader, LoadError, Position};
-use firebox_models::Loss;
+use firebox_models::{Layout, Loss, layouts};
 use tracing::info_span;
 
 use crate::ahead::{Ahead, Taken};
@@ -26,7 +26,7 @@ use crate::config::{Keep, NonFinite, TrainConfig};
 use crate::division::{BatchWork, Divisions, if_memory_lasts};
 use crate::folder::{check_same, ended_before, history_reaches, lock, write_summary};
 use crate::gradients::Gradients;
-use crate::groups::freeze;
+use crate::groups::{Settings, freeze, names_statistic, resolve};
 use crate::history::{EpochRecord, Log, StepRecord};
 use crate::memory::{NOTE_FILE, Shortage, Watch};
 use crate::objective::{Objective, Streams};
@@ -136,8 +136,12 @@ where
     if outcome == Outcome::Interrupted || config.checkpoint.keep == Keep::Nothing {
         return Ok(Trained { model: model.valid(), summary });
     }
+    let was_kept = |best: &Best| folder.join(folder_name(best.step)).is_dir();
+    let was_kept = summary.best.as_ref().is_some_and(was_kept);
     // What is kept alone from here on has to be whole.
-    leave_whole_best(&folder, run.listener)?;
+    if leave_whole_best(&folder, run.listener)? && was_kept {
+        summary.best = best_of(&folder)?;
+    }
     let (nothing, writer) =
         (RollbackSteps::default(), Writer::new(folder, &config.checkpoint, run.listener));
     let [left, _] = writer.parted(nothing, true)?;
@@ -147,7 +151,7 @@ where
     } else if !kept(summary.steps)
         && let Some(left) = best_or_first(&left)
     {
-        // The best one was damaged.
+        // What was to be kept was damaged.
         summary.selected = folder_name(left.manifest().step);
     }
     summary.averaged = is_averaged(config, &summary, run)?;
@@ -165,7 +169,7 @@ mod told;
 #[doc(hidden)]
 pub use reading::without_memory_once;
 use reading::{Numbers, read};
-use told::{SILENT, Told, no_average, tell_failures};
+use told::{SILENT, Told, no_average, still_frozen, tell_failures};
 
 /// Time between two looks whether a pause is over.
 const PAUSED: Duration = Duration::from_millis(20);
@@ -711,18 +715,18 @@ impl<M: Module> Session<'_, M> {
             state.best = Some(Best { step, epoch, loss });
         }
         if let Some(loss) = watched {
-            // Of an epoch whose steps were all skipped, it is the loss of the model before, and says nothing new.
+            // Where all steps since the last one were skipped, it is the loss of the model before, and says nothing new.
             if state.updates() != state.closed_updates {
                 if let Some(settings) = &self.config.early_stopping {
                     state.early.observe(loss, settings);
                 }
                 self.config.schedule.observe(loss, &mut state.plateau);
             }
+            state.closed_updates = state.updates();
         }
         let train_loss = std::mem::take(&mut state.running).value();
         state.epochs += 1;
         state.closed_at = step;
-        state.closed_updates = state.updates();
         state.position = Position { epoch, batch: 0 };
         let seconds = time.as_secs_f64();
         self.tell_times()?;
@@ -869,9 +873,8 @@ fn check_budget<M: Module>(
     config: &TrainConfig,
     validates: bool,
 ) -> Result<(), TrainError> {
-    // Weights, moments and average, four bytes each; names and states take little beside them.
-    let copies = 1 + config.optimizer.moments().len() + usize::from(config.average.is_some());
-    let one = (model.num_params() * copies * 4) as u64;
+    let Some(budget) = config.checkpoint.size_budget else { return Ok(()) };
+    let one = checkpoint_bytes(model, config)?;
     // A rollback needs one beside the newest, and another where an overflow may come between.
     let of_rollback = match (config.non_finite, config.loss_scale) {
         (NonFinite::Rollback, LossScale::Dynamic(_)) => 2,
@@ -891,12 +894,25 @@ fn check_budget<M: Module>(
         (true, true) => "the newest, the best and what a rollback needs",
     };
     let needed = one.saturating_mul(count);
-    match config.checkpoint.size_budget {
-        Some(budget) if needed > budget => {
-            Err(TrainError::Budget { one, count, what, needed, budget })
-        }
-        _ => Ok(()),
+    match needed > budget {
+        true => Err(TrainError::Budget { one, count, what, needed, budget }),
+        false => Ok(()),
     }
+}
+
+/// Bytes of a checkpoint: weights, their average, and moments of what is trained in some epoch, four bytes each. Names
+/// and states take little beside them.
+fn checkpoint_bytes<M: Module>(model: &M, config: &TrainConfig) -> Result<u64, TrainError> {
+    let moments = config.optimizer.moments().len();
+    let copies = 1 + usize::from(config.average.is_some());
+    let numbers = |(layout, settings): (&Layout, Settings)| {
+        let has_moments = settings.from.is_some() && !names_statistic(&layout.name);
+        let copies = if has_moments { copies + moments } else { copies };
+        layout.shape.iter().product::<usize>() * copies
+    };
+    let layouts = layouts(model);
+    let all: usize = layouts.iter().zip(resolve(config, &layouts)?).map(numbers).sum();
+    Ok(all as u64 * 4)
 }
 
 /// The result of a run that has ended, from its selected checkpoint: the weights, or their average
@@ -915,6 +931,9 @@ fn read_back<M: Module>(
             run.listener.on(&Event::Warning { message: no_average(&average, &summary) });
         }
         load_weights(&selected, &mut model)?;
+    }
+    for message in still_frozen(config, &summary) {
+        run.listener.on(&Event::Warning { message });
     }
     Ok(Trained { model: model.valid(), summary })
 }

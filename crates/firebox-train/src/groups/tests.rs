@@ -294,6 +294,61 @@ fn all_names_are_told_however_many_layers_there_are() {
 }
 
 #[test]
+fn of_several_names_one_that_is_misspelt_or_that_is_no_number_is_refused() {
+    let said = |text: &str, layouts: &[Layout]| {
+        resolve(&read(text), layouts).map(drop).map_err(|error| error.to_string())
+    };
+    let layers = |names: &str| {
+        let text = format!(r#"{{"layer_decay": {{"factor": 0.5, "layers": [{names}]}}}}"#);
+        said(&text, &recurrent())
+    };
+    let refused = |said: Result<(), String>, expected: &str| {
+        let said = said.unwrap_err();
+        assert!(said.contains(expected), "{said}");
+    };
+    layers(r#""lstm.*_l{}*", "norm.*|head.*""#).unwrap();
+    // What another model has is passed over.
+    layers(r#""lstm.*|segments.*|encoder.lstm.*", "head.*""#).unwrap();
+    refused(layers(r#""lstm.*|nrom.*", "head.*""#), "names `nrom.*`, and no parameter");
+    refused(layers(r#""lstm.*|nrom.*", "head.*""#), "did you mean `norm.*`?");
+    for beside in ["norm.*", "nrom.*", "tokem"] {
+        let several = format!(r#""lstm.*_l{{}}*|{beside}", "head.*""#);
+        let expected = format!("of each number, and `{beside}` has none; name it as a layer");
+        refused(layers(&several), &expected);
+    }
+    let frozen = |names: &str| {
+        let text = format!(r#"{{"groups": [{{"parameters": ["{names}"], "frozen": true}}]}}"#);
+        said(&text, &recurrent())
+    };
+    frozen("norm.*|lstm.*").unwrap();
+    refused(frozen("norm.*|lst.*"), "`train.groups` names `lst.*`");
+    refused(frozen("nrom.*|segments.*"), "`train.groups` names `nrom.*`");
+    refused(frozen("tokens.*|segments.*"), "`train.groups` names `tokens.*|segments.*`");
+    // One that is like a name beside it is no slip for it.
+    let number = r#"{"groups": [{"parameters": ["encoder.layers.0.*|encoder.layers.5.*"]}]}"#;
+    said(number, &encoder()).unwrap();
+    frozen("norm.*|norms.bias").unwrap();
+    refused(frozen("lstm.*|nrom*"), "did you mean `norm.*`?");
+}
+
+#[test]
+fn of_several_names_each_model_takes_its_own() {
+    let config = read(
+        r#"{"groups": [{"parameters": ["norm.*|embedding.*"], "frozen": true}],
+            "layer_decay": {"factor": 0.5,
+            "layers": ["lstm.*_l{}|encoder.layers.{}.*", "norm.*|embedding.*", "head.*"]}}"#,
+    );
+    let models = [recurrent(), encoder()];
+    check_groups_of_several(&models, &config).unwrap();
+    let [of_recurrent, of_encoder] = models.map(|layouts| own(&config, &layouts));
+    assert_eq!(of_recurrent.groups[0].parameters, ["norm.*"]);
+    assert_eq!(of_recurrent.layer_decay.unwrap().layers, ["lstm.*_l{}", "norm.*", "head.*"]);
+    assert_eq!(of_encoder.groups[0].parameters, ["embedding.*"]);
+    let layers = ["encoder.layers.{}.*", "embedding.*", "head.*"];
+    assert_eq!(of_encoder.layer_decay.unwrap().layers, layers);
+}
+
+#[test]
 fn several_names_are_of_one_layer() {
     let pattern = "encoder.tokens.*|encoder.norm.weight";
     assert!(matches(pattern, "encoder.tokens.weight") && matches(pattern, "encoder.norm.weight"));

@@ -183,7 +183,9 @@ fn weighted(
     let (mut loss, mut parts) = (0.0, BTreeMap::new());
     for one in losses {
         let share = if weight > 0.0 { one.weight / weight } else { 0.0 };
-        let mut next = || values.next().map_or(f64::NAN, |value| value * share);
+        // What had nothing to learn from says nothing, be it the mean of nothing, which is NaN.
+        let of = |value: f64| if share > 0.0 { value * share } else { 0.0 };
+        let mut next = || values.next().map_or(f64::NAN, of);
         loss += next();
         for (name, _) in &one.parts {
             *parts.entry((*name).to_owned()).or_insert(0.0) += next();

@@ -21,6 +21,7 @@ impl<M: Module> Session<'_, M> {
     /// some training batches, the first ones of the next epoch, whose masks and dropout are the same every time. Source:
     /// `torch.optim.swa_utils.update_bn`, which takes all batches. Where a normalisation is frozen, its statistics are the
     /// latest, and so are those of all others; so they are where every part is a single window, and that is told.
+    /// Single windows before the first that are several count for nothing.
     ///
     /// # Errors
     /// As those of a step, and if it is told to stop meanwhile.
@@ -75,7 +76,7 @@ impl<M: Module> Session<'_, M> {
         let mut batches = train.epoch_beside(Position { epoch, batch: 0 });
         let [masks, dropout] = ["statistics masks", "statistics dropout"]
             .map(|purpose| Stream::new(self.run.seed, purpose));
-        let mut passes = 0_u64;
+        let (mut passes, mut several) = (0_u64, false);
         for number in 0..count {
             if self.run.stop.load(Ordering::Relaxed) {
                 return Err(TrainError::Load(LoadError::Stopped));
@@ -85,6 +86,10 @@ impl<M: Module> Session<'_, M> {
             let is_one = batch.len() == 1;
             // A single window may be a single row, which has no statistics.
             for batch in batch.parts(parts).into_iter().filter(|part| is_one || part.len() > 1) {
+                // Where single windows came first, those of other weights are still there: the mean is begun anew.
+                if batch.len() > 1 && !std::mem::replace(&mut several, true) {
+                    passes = 0;
+                }
                 self.begin(BatchWork::Statistics, self.state.step, parts, &batch);
                 let samples = masks.substream(number);
                 let streams = Streams { samples, dropout: Some(dropout.substream(passes)) };

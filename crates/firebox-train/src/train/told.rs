@@ -12,7 +12,9 @@ use firebox_loader::TrainLoader;
 use super::Session;
 use crate::average::AverageConfig;
 use crate::checkpoint::folder_name;
-use crate::run::Summary;
+use crate::config::TrainConfig;
+use crate::groups::ParameterGroup;
+use crate::run::{Outcome, Summary};
 use crate::schedule::{PlateauState, Progress};
 
 /// Time without a batch after which that is said.
@@ -74,6 +76,26 @@ pub(super) fn no_average(average: &AverageConfig, summary: &Summary) -> String {
         "the weights that are kept are no average: no update before them was averaged, as `train.average` has it from epoch {first} on, \
          once in {every} updates; let it begin earlier, or the run end later (train.early_stopping, train.max_steps)"
     )
+}
+
+/// What is said of each group of parameters that is not trained yet in the weights that a run returns.
+pub(super) fn still_frozen(config: &TrainConfig, summary: &Summary) -> Vec<String> {
+    let kept = summary.kept_epoch();
+    let wait = match summary.outcome {
+        Outcome::StoppedEarly => ", or early stopping wait longer",
+        Outcome::Finished | Outcome::Interrupted => "",
+    };
+    // Where the steps end before it, that was said when they began.
+    let is_told = |epoch: u64| summary.outcome == Outcome::Finished && summary.epochs < epoch;
+    let of = |group: &ParameterGroup| {
+        let epoch = group.unfreeze_at.filter(|epoch| *epoch > kept && !is_told(*epoch))?;
+        Some(format!(
+            "the weights that are kept are of epoch {kept}, and what is called {} is trained from epoch {epoch} on: it is as it \
+             began; let it be trained earlier{wait}",
+            quoted(&group.parameters, 4)
+        ))
+    };
+    config.groups.iter().filter_map(of).collect()
 }
 
 impl<M: Module> Session<'_, M> {

@@ -8,9 +8,10 @@ use crate::support::{
     Plan, SEED, ToMean, Warnings, autoencoder, held_out, loader, point, steps, weights,
 };
 use firebox_core::{Event, Key, Request, Requests, Silent};
+use firebox_models::{Parameter, read_parameters};
 use firebox_train::{
-    AdamWConfig, CheckpointConfig, CheckpointError, Data, Keep, Optimizer, Outcome, Pretraining,
-    Run, TrainConfig, TrainError, checkpoints, load_weights, train,
+    AdamWConfig, CheckpointConfig, CheckpointError, Data, Keep, Optimizer, Outcome, ParameterGroup,
+    Pretraining, Run, TrainConfig, TrainError, checkpoints, load_weights, train,
 };
 
 fn config(keep: Keep) -> TrainConfig {
@@ -275,6 +276,34 @@ fn a_size_budget_has_room_for_the_best_beside_the_newest_where_the_best_is_kept(
     let folder = tempfile::tempdir().unwrap();
     let newest = with(Keep::FinalOnly, Some(12));
     Plan::new(folder.path()).train(point(), &objective, data, &newest).unwrap();
+}
+
+#[test]
+fn a_size_budget_needs_no_room_for_moments_of_what_is_never_trained() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let model = || autoencoder(0.2, 0.1);
+    let group = |name: &str| ParameterGroup {
+        parameters: vec![name.to_owned()],
+        ..ParameterGroup::default()
+    };
+    let groups = vec![
+        ParameterGroup { frozen: true, ..group("lstm.*") },
+        ParameterGroup { unfreeze_at: Some(2), ..group("decoder.*") },
+    ];
+    // Each weight of four bytes, and two moments of those that are trained sooner or later.
+    let copies = |name: &str| if name.starts_with("lstm.") { 1_u64 } else { 3 };
+    let numbers = |own: &Parameter| copies(&own.name) * own.values.len() as u64;
+    let one = 4 * read_parameters(&model()).iter().map(numbers).sum::<u64>();
+    let train = |budget| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = TrainConfig { groups: groups.clone(), ..config(Keep::FinalOnly) };
+        config.checkpoint.size_budget = Some(budget);
+        Plan::new(folder.path()).train(model(), &Pretraining, data, &config)
+    };
+    train(one).unwrap();
+    let error = train(one - 1).unwrap_err();
+    assert!(matches!(error, TrainError::Budget { one: told, .. } if told == one), "{error}");
 }
 
 #[test]

@@ -10,7 +10,9 @@ use burn::nn::Linear;
 use burn::tensor::Device;
 use firebox_core::{Event, Stream};
 use firebox_kernels::{BatchNorm, BatchNormConfig, init_linear, linear};
-use firebox_loader::{Batch, LoadError, LoaderConfig, Sample, Source, TrainLoader, TrainSource};
+use firebox_loader::{
+    Batch, LoadError, LoaderConfig, Position, Sample, Source, TrainLoader, TrainSource,
+};
 use firebox_models::{Loss, Parameter, read_parameters};
 use firebox_train::{
     AverageConfig, CheckpointConfig, DIVISIONS_FILE, Data, Keep, NonFinite, Objective, Outcome,
@@ -176,6 +178,111 @@ fn statistics_of_averages_are_the_same_wherever_a_run_was_stopped() {
         assert_eq!(run(&config, false, Some(stop_at)), whole, "{stop_at}");
         assert_eq!(run(&config, true, Some(stop_at)), parts, "{stop_at}");
         assert_eq!(run(&frozen, false, Some(stop_at)), still, "{stop_at}");
+    }
+}
+
+/// Eight samples of eight steps and one of four, each the same at all of its steps.
+struct Unlike;
+
+impl Unlike {
+    fn step(index: usize) -> [f32; 2] {
+        [index as f32 - 3.0, (index * index) as f32 / 16.0]
+    }
+}
+
+impl Source for Unlike {
+    fn len(&self) -> usize {
+        9
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        [8, 2]
+    }
+
+    fn length(&self, index: usize) -> usize {
+        if index == 8 { 4 } else { 8 }
+    }
+
+    fn read(&self, index: usize, out: &mut [f32]) -> Result<Sample, LoadError> {
+        let length = self.length(index);
+        for step in out.chunks_exact_mut(2).take(length) {
+            step.copy_from_slice(&Self::step(index));
+        }
+        Ok(Sample { length: length as u32, label: None })
+    }
+
+    fn classes(&self) -> &[String] {
+        &[]
+    }
+}
+
+impl TrainSource for Unlike {}
+
+/// Draws an output of each sample's mean to zero: its normalisation has one row of a sample.
+struct OfMeans;
+
+impl Objective<Normed> for OfMeans {
+    fn loss(&self, model: &Normed, batch: &Batch, _: Streams) -> Loss {
+        let normal = model.norm.forward(batch.inputs.clone().mean_dim(1));
+        let output = linear(normal.reshape([batch.len(), 2]), &model.output);
+        Loss { value: output.square().mean(), weight: batch.len() as f64, parts: vec![] }
+    }
+}
+
+#[test]
+fn a_first_batch_of_one_row_leaves_nothing_of_the_latest_statistics() {
+    // The batches of the epoch after the first, of four, four and one.
+    let ordered = |seed| {
+        let config = LoaderConfig {
+            batch_size: 4,
+            buckets: 4,
+            workers: 0,
+            prefetch: 1,
+            seed,
+            ..LoaderConfig::default()
+        };
+        let loader = TrainLoader::new(Arc::new(Unlike), config, Device::default()).unwrap();
+        let batches = loader.epoch_beside(Position { epoch: 1, batch: 0 });
+        let order: Vec<Vec<usize>> = batches.map(|batch| batch.unwrap().indices).collect();
+        (loader, order)
+    };
+    let (loader, order) = (0..100).map(ordered).find(|(_, order)| order[0].len() == 1).unwrap();
+    assert_eq!(order[1..].iter().map(Vec::len).collect::<Vec<_>>(), [4, 4]);
+    let data = Data { train: &loader, validation: None };
+    for count in [2, 3] {
+        let average = AverageConfig {
+            equal: true,
+            statistics_batches: Some(count),
+            ..AverageConfig::default()
+        };
+        let checkpoint = CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() };
+        let config = TrainConfig {
+            epochs: 1,
+            average: Some(average),
+            checkpoint,
+            ..config(NonFinite::Stop)
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let trained = Plan::new(folder.path()).train(model(), &OfMeans, data, &config).unwrap();
+        let [means, variances] =
+            ["norm.running_mean", "norm.running_var"].map(|name| named(&trained.model, name));
+        for (channel, found) in means.into_iter().zip(variances).enumerate() {
+            // Of the batches of several, each as much as the others.
+            let (mut mean, mut variance) = (0.0, 0.0);
+            let batches = &order[1..count as usize];
+            for batch in batches {
+                let rows = || batch.iter().map(|index| f64::from(Unlike::step(*index)[channel]));
+                let own = rows().sum::<f64>() / 4.0;
+                mean += own / batches.len() as f64;
+                variance +=
+                    rows().map(|row| (row - own).powi(2)).sum::<f64>() / (3 * batches.len()) as f64;
+            }
+            let near = |found: f32, expected: f64| (f64::from(found) - expected).abs() < 1e-4;
+            assert!(
+                near(found.0, mean) && near(found.1, variance),
+                "channel {channel} over {count} batches: {found:?}, not {mean} and {variance}"
+            );
+        }
     }
 }
 

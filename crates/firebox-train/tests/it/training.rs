@@ -341,6 +341,35 @@ fn a_damaged_best_checkpoint_does_not_take_the_others_with_it() {
 }
 
 #[test]
+fn of_a_run_that_keeps_every_epoch_the_second_best_takes_the_place_of_a_damaged_best() {
+    let (loader, validation) = (loader(24, 4), held_out(8));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let keep = Keep::EveryEpoch;
+    let checkpoint = CheckpointConfig { keep, ..CheckpointConfig::default() };
+    let config = TrainConfig { early_stopping: None, checkpoint, ..config(1e-2) };
+    let folder = tempfile::tempdir().unwrap();
+    // The first epoch is the best, and is damaged while the run goes on.
+    let best = folder.path().join("checkpoints/step-000006");
+    let watch = |event: &Event| {
+        if matches!(event, Event::Checkpoint { step: 12, .. }) {
+            fs::write(best.join("weights.safetensors"), "short").unwrap();
+        }
+    };
+    let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+    let trained = plan.train(point(), &Away, data, &config).unwrap();
+    assert!(best.with_extension("damaged").is_dir() && !best.exists());
+    let summary = &trained.summary;
+    assert_eq!((summary.steps, summary.selected.as_str()), (18, "step-000012"));
+    let history = History::read(folder.path()).unwrap();
+    let second = summary.best.map(|best| (best.step, best.epoch, Some(best.loss)));
+    assert_eq!(second, Some((12, 2, history.epochs[1].validation_loss)));
+    assert_eq!(summary.kept_epoch(), 2);
+    let mut kept = point();
+    load_weights(&folder.path().join("checkpoints/step-000012"), &mut kept).unwrap();
+    assert_eq!(weights(&trained.model), weights(&kept));
+}
+
+#[test]
 fn a_learning_rate_that_never_gets_to_its_peak_is_told_of() {
     let loader = loader(24, 4);
     let data = Data { train: &loader, validation: None };
@@ -360,6 +389,44 @@ fn a_learning_rate_that_never_gets_to_its_peak_is_told_of() {
                 || warnings[0].ends_with("the run has 18: it gets to 5.000e-3 of 1.000e-2"),
             "{warnings:?}"
         );
+    }
+}
+
+fn newest() -> CheckpointConfig {
+    CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() }
+}
+
+/// The decoder, trained from this epoch on.
+fn decoder_from(epoch: u64) -> ParameterGroup {
+    let parameters = vec!["decoder.*".to_owned()];
+    ParameterGroup { parameters, unfreeze_at: Some(epoch), ..ParameterGroup::default() }
+}
+
+#[test]
+fn parameters_that_are_frozen_in_the_weights_that_are_kept_are_told_of() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    // No loss falls by so much: the second epoch is the last.
+    let early = EarlyStopping { patience: 1, min_delta: 1e3 };
+    for (epoch, is_told) in [(2, false), (3, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let warnings = Warnings::default();
+        let watch = |event: &Event| warnings.take(event);
+        let plan = Plan { watch: &watch, ..Plan::new(folder.path()) };
+        let config = TrainConfig {
+            epochs: 9,
+            early_stopping: Some(early),
+            groups: vec![decoder_from(epoch)],
+            checkpoint: newest(),
+            ..config(1e-2)
+        };
+        let trained = plan.train(autoencoder(0.0, 0.0), &Pretraining, data, &config).unwrap();
+        let summary = trained.summary;
+        assert_eq!((summary.outcome, summary.kept_epoch()), (Outcome::StoppedEarly, 2));
+        let warnings = warnings.0.into_inner().unwrap();
+        assert_eq!(warnings.len(), usize::from(is_told), "{warnings:?}");
+        let expected = "the weights that are kept are of epoch 2, and what is called `decoder.*` is trained from epoch 3 on: ";
+        assert!(warnings.iter().all(|said| said.starts_with(expected)), "{warnings:?}");
     }
 }
 
@@ -383,13 +450,9 @@ fn settings_that_come_to_nothing_are_told_of() {
         assert!(warnings.iter().all(|said| said.starts_with(expected)), "{warnings:?}");
     }
     for (max_steps, is_told) in [(None, false), (Some(7), false), (Some(6), true)] {
-        let group = ParameterGroup {
-            parameters: vec!["decoder.*".to_owned()],
-            unfreeze_at: Some(2),
-            ..ParameterGroup::default()
-        };
-        let groups = vec![group];
-        let warnings = told(TrainConfig { max_steps, groups, ..config(1e-2) });
+        let groups = vec![decoder_from(2)];
+        let checkpoint = newest();
+        let warnings = told(TrainConfig { max_steps, groups, checkpoint, ..config(1e-2) });
         assert_eq!(warnings.len(), usize::from(is_told), "{warnings:?}");
         let expected = "`train.groups.unfreeze_at` is 2 for `decoder.*`, and the run of 6 steps ends in epoch 1: ";
         assert!(warnings.iter().all(|said| said.starts_with(expected)), "{warnings:?}");
@@ -427,6 +490,40 @@ fn an_epoch_in_which_nothing_counts_is_an_error_and_a_batch_is_none() {
     let said = error.to_string();
     assert!(matches!(error, TrainError::NothingCounts { epoch: 1, batches: 6 }), "{said}");
     assert!(said.contains("none of the 6 batches of epoch 1"), "{said}");
+}
+
+/// [`ToMean`], of which the batch with the first sample has nothing to learn from: its loss is multiplied by this.
+struct Nothing(f64);
+
+impl Objective<Point> for Nothing {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        let Loss { value, weight, .. } = ToMean::default().loss(model, batch, streams);
+        let is_empty = batch.indices.contains(&0);
+        let value = if is_empty { value * self.0 } else { value };
+        let weight = if is_empty { 0.0 } else { weight };
+        let part = if value.is_autodiff() { value.clone().inner() } else { value.clone() };
+        Loss { value, weight, parts: vec![("distance", part)] }
+    }
+}
+
+#[test]
+fn the_mean_of_nothing_takes_no_part_in_its_step_or_validation() {
+    let (loader, validation) = (loader(24, 4), held_out(16));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    for accumulate in [1, 2] {
+        let train = |factor| {
+            let folder = tempfile::tempdir().unwrap();
+            let config = TrainConfig { accumulate, ..config(1e-2) };
+            let plan = Plan::new(folder.path());
+            let trained = plan.train(point(), &Nothing(factor), data, &config).unwrap();
+            let history = History::read(folder.path()).unwrap();
+            let parts: Vec<f64> = history.steps.iter().map(|step| step.parts["distance"]).collect();
+            let losses: Vec<_> = history.epochs.iter().map(|own| own.validation_loss).collect();
+            assert_eq!(trained.summary.counts.skipped, 0);
+            (weights(&trained.model), parts, losses)
+        };
+        assert_eq!(train(f64::NAN), train(0.0), "{accumulate}");
+    }
 }
 
 /// [`ToMean`], whose loss is infinite where nothing is learnt.
@@ -523,6 +620,29 @@ fn models_are_scored_after_each_validation_and_nothing_else_changes() {
     let plan = Plan { stop_at: Some(12), ..Plan::new(folder.path()) };
     let stopped = plan.train(point(), &weighed(true), data, &config).unwrap();
     assert_eq!(stopped.summary.outcome, Outcome::Interrupted);
+}
+
+#[test]
+fn validations_count_where_the_last_epoch_before_them_was_skipped() {
+    // An epoch is one step, and every other one is skipped.
+    let (loader, validation) = (loader(24, 24), held_out(8));
+    let data = Data { train: &loader, validation: Some(&validation) };
+    let early = EarlyStopping { patience: 2, min_delta: 1e3 };
+    for first in [0, 1] {
+        let objective = ToMean { broken: (first..12).step_by(2).collect() };
+        let config = TrainConfig {
+            epochs: 12,
+            validate_every: 2,
+            non_finite: NonFinite::Skip,
+            early_stopping: Some(early),
+            ..config(1e-2)
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let trained = Plan::new(folder.path()).train(point(), &objective, data, &config).unwrap();
+        // Two more validations than the first, which has nothing to undercut.
+        let summary = trained.summary;
+        assert_eq!((summary.outcome, summary.epochs), (Outcome::StoppedEarly, 6), "{first}");
+    }
 }
 
 #[test]
