@@ -1,5 +1,6 @@
 //! The number types that shards are stored in.
 
+use std::iter::Sum;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,6 +9,7 @@ use arrow_schema::DataType;
 use firebox_core::Storage;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 
 use crate::copy;
 
@@ -150,6 +152,13 @@ pub(crate) struct Lost {
 /// Share of the values from which it is told of. A choice: of normalised values, a few lie as near to 0.
 const TOLD: f64 = 0.01;
 
+/// How many values were stored, and how many of those that are not 0 became 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Zeros {
+    zeros: u64,
+    all: u64,
+}
+
 impl Lost {
     /// Looks at values that were stored.
     pub(crate) fn add<T: Element>(&self, values: &[f32], out: &[T]) {
@@ -157,15 +166,36 @@ impl Lost {
         self.all.fetch_add(values.len() as u64, Ordering::Relaxed);
     }
 
+    /// Those of all that were looked at.
+    pub(crate) fn zeros(&self) -> Zeros {
+        let [zeros, all] = [&self.zeros, &self.all].map(|number| number.load(Ordering::Relaxed));
+        Zeros { zeros, all }
+    }
+}
+
+impl Zeros {
+    /// Whether every value that is not 0 is still none.
+    pub(crate) fn are_none(&self) -> bool {
+        self.zeros == 0
+    }
+
     /// What is said if they are more than a few; `way_out` is what can be done.
     pub(crate) fn warning(&self, way_out: &str) -> Option<String> {
-        let [zeros, all] = [&self.zeros, &self.all].map(|number| number.load(Ordering::Relaxed));
-        let share = zeros as f64 / all.max(1) as f64;
+        let share = self.zeros as f64 / self.all.max(1) as f64;
         (share > TOLD).then(|| {
             format!(
                 "{:.1} % of the values are nearer to 0 than f16 can tell (below 3e-8) and were stored as 0: {way_out}",
                 share * 100.0
             )
+        })
+    }
+}
+
+impl Sum for Zeros {
+    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
+        parts.fold(Self::default(), |sum, part| Self {
+            zeros: sum.zeros + part.zeros,
+            all: sum.all + part.all,
         })
     }
 }
@@ -231,7 +261,7 @@ mod tests {
         let (mut halves, lost) = (vec![f16::ZERO; 200], Lost::default());
         f16::store(&values, &mut halves).unwrap();
         lost.add(&values, &halves);
-        let said = lost.warning("scale them").unwrap();
+        let said = lost.zeros().warning("scale them").unwrap();
         assert!(
             said.starts_with("1.5 % of the values") && said.ends_with(": scale them"),
             "{said}"
@@ -246,7 +276,8 @@ mod tests {
         for _ in 0..2 {
             lost.add(&[1.0; 200], &[f16::ONE; 200]);
         }
-        assert_eq!(lost.warning(""), None, "half a per cent");
+        assert_eq!(lost.zeros().warning(""), None, "half a per cent");
+        assert_eq!(lost.zeros(), Zeros { zeros: 3, all: 600 });
     }
 
     #[test]

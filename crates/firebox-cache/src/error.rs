@@ -90,7 +90,7 @@ pub enum CacheError {
     },
     /// The disk is full.
     #[error(
-        "cannot write `{}`: it takes {bytes} bytes{in_all}, and {}, or name a folder on another disk; what was finished before is used when it is tried again",
+        "cannot write `{}`: it takes {bytes} bytes{in_all}, and {}, or name a folder on another disk{goes_on}",
         path.display(), no_room(source)
     )]
     Full {
@@ -100,6 +100,8 @@ pub enum CacheError {
         bytes: u64,
         /// Size of all files that it is one of, as part of the sentence.
         in_all: String,
+        /// What another try goes on with, as part of the sentence: nothing, unless files that were finished are kept.
+        goes_on: &'static str,
         /// The refusal.
         #[source]
         source: std::io::Error,
@@ -139,6 +141,14 @@ pub enum CacheError {
         bytes: u64,
         /// Bytes that the disk has.
         free: u64,
+    },
+    /// Memory for the values of a shard was refused. Shards of samples that are whole are kept.
+    #[error("{bytes} bytes of memory for a shard of values were refused\n  {way_out}")]
+    NoMemory {
+        /// Bytes of the values.
+        bytes: usize,
+        /// What takes less, which depends on whose the shard is.
+        way_out: &'static str,
     },
     /// Whoever wanted the entry wants it no more.
     #[error("it was asked to stop, and nothing half-made is left")]
@@ -226,7 +236,8 @@ impl CacheError {
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match source.kind() {
             FileTooLarge | QuotaExceeded | StorageFull => {
-                Self::Full { path: path.to_owned(), bytes, in_all: String::new(), source }
+                let (path, in_all, goes_on) = (path.to_owned(), String::new(), "");
+                Self::Full { path, bytes, in_all, goes_on, source }
             }
             _ => Self::io("write", path)(source),
         }
@@ -240,10 +251,11 @@ impl CacheError {
         self
     }
 
-    /// The same with what all files take that it is one of.
+    /// The same with what all files take that it is one of, of which those stay that were finished.
     pub(crate) fn of_all(mut self, all: u64) -> Self {
-        if let Self::Full { in_all, .. } = &mut self {
+        if let Self::Full { in_all, goes_on, .. } = &mut self {
             *in_all = format!(" of {all} in all");
+            *goes_on = "; what was finished before is used when it is tried again";
         }
         self
     }
@@ -281,4 +293,21 @@ pub enum Damage {
     /// It cannot be read.
     #[error("the file cannot be read")]
     Unreadable(#[source] std::io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_finished_on_a_full_disk_is_told_of_where_it_is_kept() {
+        let full = || {
+            let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            CacheError::unwritten(Path::new("shard"), 8, source)
+        };
+        let (alone, of_all) = (full().to_string(), full().of_all(24).to_string());
+        assert!(alone.ends_with("make room there, or name a folder on another disk"), "{alone}");
+        let kept = "disk; what was finished before is used when it is tried again";
+        assert!(of_all.contains("8 bytes of 24 in all") && of_all.ends_with(kept), "{of_all}");
+    }
 }

@@ -12,8 +12,8 @@ use std::fs::{self, File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use memmap2::Mmap;
@@ -21,9 +21,10 @@ use memmap2::Mmap;
 use crate::error::{CacheError, Damage, RUN_AGAIN};
 use crate::files::{FileRecord, check_file};
 
-/// Files of maps that stay open, so that their length is asked for without a path. More would use
-/// up what a process may have open.
-const KEPT_OPEN: usize = 256;
+/// Files that a process may have open on most systems.
+const USUAL_LIMIT: usize = 1024;
+
+/// Files of maps that are open.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// A file, mapped for reading: one that shrinks gives zeros, and an error from [`check`](Self::check).
@@ -114,7 +115,7 @@ pub(crate) struct Guard {
 impl Guard {
     /// Watches over the map of a file, which was this when it was opened if it is finished.
     pub(crate) fn new(map: Mmap, file: File, path: PathBuf, finished: Option<Stamp>) -> Arc<Self> {
-        let keeps = OPEN.fetch_add(1, Ordering::Relaxed) < KEPT_OPEN;
+        let keeps = OPEN.fetch_add(1, Ordering::Relaxed) < kept_open();
         if !keeps {
             OPEN.fetch_sub(1, Ordering::Relaxed);
         }
@@ -244,6 +245,27 @@ fn identity(file: &Metadata) -> Option<[u64; 2]> {
 
 #[cfg(not(unix))]
 fn identity(_: &Metadata) -> Option<[u64; 2]> {
+    None
+}
+
+/// Files of maps that stay open, so that they are asked without a path, behind which another file may be by now: a
+/// quarter of what the process may have open, which leaves room for all else. The others are asked by their paths.
+fn kept_open() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| limit_of_files().unwrap_or(USUAL_LIMIT) / 4)
+}
+
+/// Files that this process may have open, if the system says so.
+#[cfg(unix)]
+fn limit_of_files() -> Option<usize> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it writes into a structure that outlives the call.
+    let done = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    (done == 0).then(|| usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX))
+}
+
+#[cfg(not(unix))]
+fn limit_of_files() -> Option<usize> {
     None
 }
 
@@ -425,6 +447,16 @@ mod tests {
             assert!(matches!(&error, CacheError::Vanished { source: Damage::Rewritten, .. }));
             assert_eq!(file.bytes(), b"as it was");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_quarter_of_the_files_that_may_be_open_are_those_of_maps() {
+        let said = std::process::Command::new("sh").args(["-c", "ulimit -n"]).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        // Where there is no limit, it is a word.
+        let limit = said.trim().parse().unwrap_or(usize::MAX);
+        assert_eq!(kept_open(), limit / 4);
     }
 
     #[test]

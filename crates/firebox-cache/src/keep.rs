@@ -300,17 +300,23 @@ fn recorded(stored: &Stored) -> Result<Vec<FileRecord>, Damage> {
         .map_err(|error| Damage::Content(format!("the manifest is broken: {error}")))?;
     let Some(blake3) = blake3.filter(|_| files.is_empty()) else { return Ok(files) };
     // One checksum for the only file; its size is not stated.
-    let others = fs::read_dir(&stored.path).map_err(Damage::Unreadable)?;
-    let of_copy = |name: &str| stored.bucket != REMOTE || remote::is_content(name);
-    let mut others = others.flatten().filter(|file| {
-        file.file_name() != manifest::NAME && of_copy(&file.file_name().to_string_lossy())
-    });
-    let (Some(only), None) = (others.next(), others.next()) else {
-        return Err(Damage::Content("one file was written beside the manifest".to_owned()));
-    };
+    let only = only_file(stored.bucket, &stored.path)?;
     let bytes = only.metadata().map_err(Damage::Unreadable)?.len();
     let name = only.file_name().to_string_lossy().into_owned();
     Ok(vec![FileRecord { name, bytes, blake3 }])
+}
+
+/// The only file beside the manifest in the folder of a result.
+pub(crate) fn only_file(bucket: &str, entry: &Path) -> Result<fs::DirEntry, Damage> {
+    let others = fs::read_dir(entry).map_err(Damage::Unreadable)?;
+    let of_copy = |name: &str| bucket != REMOTE || remote::is_content(name);
+    let mut others = others.flatten().filter(|file| {
+        file.file_name() != manifest::NAME && of_copy(&file.file_name().to_string_lossy())
+    });
+    match (others.next(), others.next()) {
+        (Some(only), None) => Ok(only),
+        _ => Err(Damage::Content("one file was written beside the manifest".to_owned())),
+    }
 }
 
 fn changed(path: PathBuf) -> Option<SystemTime> {

@@ -6,6 +6,7 @@ use std::path::Path;
 use firebox_core::{Augmentation, Channel, Key, Normaliser};
 use serde::{Deserialize, Serialize};
 
+use crate::element::Zeros;
 use crate::error::Damage;
 use crate::files::FileRecord;
 
@@ -48,6 +49,10 @@ pub(crate) struct Manifest {
     pub(crate) records: usize,
     pub(crate) records_per_shard: usize,
     pub(crate) inputs: Inputs,
+    /// What the storage type made zeros of; left out where it is nothing, as in entries that were made before it was
+    /// kept.
+    #[serde(default, skip_serializing_if = "Zeros::are_none")]
+    pub(crate) zeros: Zeros,
     /// The shards, in order.
     pub(crate) files: Vec<FileRecord>,
     /// BLAKE3 of this manifest with an empty checksum.

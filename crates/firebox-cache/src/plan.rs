@@ -19,7 +19,7 @@ use half::f16;
 use rayon::prelude::*;
 
 use crate::augment::Augmenter;
-use crate::element::{self, Element, Lost, name};
+use crate::element::{self, Element, Lost, Zeros, name};
 use crate::error::CacheError;
 use crate::files::FileRecord;
 use crate::manifest::Inputs;
@@ -29,6 +29,9 @@ use crate::shard::{self, Columns, Layout};
 
 /// Windows that one thread makes before it looks for more work.
 const WINDOWS_AT_ONCE: usize = 8;
+
+/// What is done where there is no memory for a shard.
+const LESS_MEMORY: &str = "give the process more memory (ulimit -v and -d), or store no versions: augment.mode = \"online\" draws them anew in each epoch";
 
 /// What is to be made.
 #[derive(Clone)]
@@ -104,11 +107,11 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// The same records in shards of this size. None if no shard can have it.
+    /// The same records in shards of this size, of which nothing was made yet. None if no shard can have it.
     pub(crate) fn with_records_per_shard(&self, records: usize) -> Option<Self> {
         let windows_per_shard = records / self.versions;
         let whole = windows_per_shard > 0 && records.is_multiple_of(self.versions);
-        whole.then(|| Self { windows_per_shard, ..self.clone() })
+        whole.then(|| Self { windows_per_shard, lost: Arc::default(), ..self.clone() })
     }
 
     pub(crate) fn windows(&self) -> &Windows {
@@ -185,11 +188,9 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// What is said of values that the storage type made zeros of.
-    pub(crate) fn lost(&self) -> Option<String> {
-        self.lost.warning(
-            "normalise the windows (`window.normalise`), or store them as f32 or bf16 (`augment.storage`)",
-        )
+    /// What the storage type made zeros of in all that was made.
+    pub(crate) fn zeros(&self) -> Zeros {
+        self.lost.zeros()
     }
 
     fn range(&self, shard: usize) -> Range<usize> {
@@ -221,7 +222,7 @@ impl<'a> Plan<'a> {
     /// All versions of these windows, one after the other, padded with zeros.
     fn values<T: Element>(&self, range: Range<usize>) -> Result<MutableBuffer, CacheError> {
         let group = self.versions * self.layout.width();
-        let mut buffer = MutableBuffer::from_len_zeroed(range.len() * group * size_of::<T>());
+        let mut buffer = shard::zeroed(range.len() * group * size_of::<T>(), LESS_MEMORY)?;
         buffer
             .typed_data_mut::<T>()
             .par_chunks_mut(group)

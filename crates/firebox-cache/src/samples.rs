@@ -17,7 +17,7 @@ use half::f16;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::element::{self, Element, Lost, Values, name};
+use crate::element::{self, Element, Lost, Values, Zeros, name};
 use crate::error::{CacheError, Damage};
 use crate::files::{FileRecord, check_file, flush_folder, replace_flushed, write_flushed};
 use crate::lock;
@@ -31,6 +31,9 @@ use crate::shards::Record;
 const PADDED: &str = "samples-v1";
 /// The same of samples that are as long as their valid steps.
 const PACKED: &str = "samples-v2";
+
+/// What is done where there is no memory for a shard, of which each thread makes one.
+const LESS_MEMORY: &str = "give the process more memory (ulimit -v and -d), make smaller shards (`--shard-size`), or let fewer threads make them, as with RAYON_NUM_THREADS=1";
 
 /// What a folder of samples is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +70,10 @@ struct Manifest {
     /// Left out where samples have none, as in folders that were made before there were names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     names: Vec<String>,
+    /// What the storage type made zeros of in each shard; left out where it is nothing in any, as in folders that were
+    /// made before it was kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    zeros: Vec<Zeros>,
     files: Vec<FileRecord>,
     /// BLAKE3 of this manifest with an empty checksum.
     checksum: String,
@@ -117,6 +124,9 @@ struct Receipt {
     format: String,
     #[serde(default)]
     records_per_shard: usize,
+    /// What the storage type made zeros of in it.
+    #[serde(default)]
+    zeros: Zeros,
 }
 
 impl SampleSpec {
@@ -170,12 +180,13 @@ pub struct Samples {
 impl Samples {
     /// Writes a folder of samples, or goes on with one that was begun; `read` appends the values of a
     /// sample, `[time, channel]`, its valid steps alone. Shards are made on all threads; each takes
-    /// `shard_bytes` of memory meanwhile. Progress is reported in the stage `convert`.
+    /// `shard_bytes` of memory meanwhile. Progress is reported in the stage `convert`, and values that the storage type
+    /// made zeros of as a warning, whenever their shards were made.
     ///
     /// # Errors
     ///
     /// What `read` returns; when the folder belongs to other inputs; when a value does not fit the
-    /// storage; when the disk refuses. What was finished before stays and is used the next time.
+    /// storage; when the disk or memory is refused. What was finished before stays and is used the next time.
     pub fn write<E>(
         folder: &Path,
         spec: &SampleSpec,
@@ -194,9 +205,9 @@ impl Samples {
         let making = Making::begin(folder, spec)?;
         let (ranges, done) = (making.ranges(), Mutex::new(0_u64));
         let total = spec.samples.len() as u64;
-        let make = |(index, range): (usize, &Range<usize>)| -> Result<FileRecord, E> {
-            let file = match making.receipt(index) {
-                Some(file) => file,
+        let make = |(index, range): (usize, &Range<usize>)| -> Result<(FileRecord, Zeros), E> {
+            let made = match making.receipt(index) {
+                Some(made) => made,
                 None => making.write(index, range.clone(), &read)?,
             };
             let (stage, unit) = ("convert".to_owned(), "samples".to_owned());
@@ -204,14 +215,19 @@ impl Samples {
             *done += range.len() as u64;
             // Within the lock, so that no listener hears of less than before.
             listener.on(&Event::Progress { stage, done: *done, total, unit });
-            Ok(file)
+            Ok(made)
         };
-        let files = ranges.par_iter().enumerate().map(|(i, range)| make((i, range)));
-        let files = files.collect::<Result<Vec<_>, E>>()?;
-        let way_out =
-            "multiply the arrays by a constant, or store them as f32 or bf16 (`--storage`)";
-        if let Some(message) = making.lost.warning(way_out) {
-            listener.on(&Event::Warning { message });
+        let made = ranges.par_iter().enumerate().map(|(i, range)| make((i, range)));
+        let made = made.collect::<Result<Vec<_>, E>>()?;
+        let (files, mut zeros): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+        if zeros.iter().all(Zeros::are_none) {
+            zeros.clear();
+        }
+        // Runs are named after the manifest: a folder whose shards come out as they were stays the same one.
+        if let Some(finished) = &making.finished
+            && finished.files == files
+        {
+            zeros.clone_from(&finished.zeros);
         }
         let mut manifest = Manifest {
             format: making.format().to_owned(),
@@ -222,6 +238,7 @@ impl Samples {
             records: spec.samples.len(),
             records_per_shard: making.per_shard,
             names: spec.names.clone(),
+            zeros,
             files,
             checksum: String::new(),
         };
@@ -236,7 +253,11 @@ impl Samples {
         }
         remove_further(folder, manifest.files.len());
         flush_folder(folder)?;
-        Ok(Self::open(folder, false)?)
+        let samples = Self::open(folder, false)?;
+        if let Some(message) = samples.lost() {
+            listener.on(&Event::Warning { message });
+        }
+        Ok(samples)
     }
 
     /// Maps a folder of samples. `verify` says whether to read all of it and compare checksums, or
@@ -293,6 +314,14 @@ impl Samples {
     /// The name of a sample, if they have names.
     pub fn name(&self, index: usize) -> Option<&str> {
         self.manifest.names.get(index).map(String::as_str)
+    }
+
+    /// What to say of values that their type made zeros of, with the way out, if they are more than a few.
+    pub fn lost(&self) -> Option<String> {
+        let zeros: Zeros = self.manifest.zeros.iter().copied().sum();
+        zeros.warning(
+            "multiply the arrays by a constant before they are converted, or store them as f32 or bf16 (`--storage`)",
+        )
     }
 
     /// What they were made from.
@@ -448,7 +477,6 @@ struct Making<'a> {
     bytes: u64,
     /// What says that all shards were made, of a folder that is made again because some are damaged.
     finished: Option<Manifest>,
-    lost: Lost,
 }
 
 impl<'a> Making<'a> {
@@ -457,8 +485,7 @@ impl<'a> Making<'a> {
         let layout = spec.layout();
         let (samples, per_shard) = (spec.samples.len(), spec.per_shard(&layout));
         let bytes = spec.bytes(&layout, 0..samples);
-        let (finished, lost) = (None, Lost::default());
-        let mut making = Self { folder, spec, layout, per_shard, bytes, finished, lost };
+        let mut making = Self { folder, spec, layout, per_shard, bytes, finished: None };
         let is_own = |own: &Manifest| making.goes_on(own.key, &own.format, own.records_per_shard);
         making.finished = Manifest::read(folder).ok().filter(is_own);
         let size = |index| fs::metadata(making.shard(index)).map_or(0, |file| file.len());
@@ -491,18 +518,22 @@ impl<'a> Making<'a> {
         self.folder.join(shard_name(index))
     }
 
-    /// A shard that an earlier run has finished, if it is whole.
-    fn receipt(&self, index: usize) -> Option<FileRecord> {
-        let file = match &self.finished {
-            Some(manifest) => manifest.files.get(index)?.clone(),
+    /// A shard that an earlier run has finished, if it is whole, and what became zeros in it.
+    fn receipt(&self, index: usize) -> Option<(FileRecord, Zeros)> {
+        let (file, zeros) = match &self.finished {
+            Some(manifest) => {
+                let zeros = manifest.zeros.get(index).copied().unwrap_or_default();
+                (manifest.files.get(index)?.clone(), zeros)
+            }
             None => {
                 let text = fs::read(receipt_path(self.folder, index)).ok()?;
                 let own: Receipt = serde_json::from_slice(&text).ok()?;
-                self.goes_on(own.key, &own.format, own.records_per_shard).then_some(own.file)?
+                let goes_on = self.goes_on(own.key, &own.format, own.records_per_shard);
+                goes_on.then_some((own.file, own.zeros))?
             }
         };
         let fits = file.name == shard_name(index) && check_file(self.folder, &file, true).is_ok();
-        fits.then_some(file)
+        fits.then_some((file, zeros))
     }
 
     fn write<E: From<CacheError>>(
@@ -510,11 +541,12 @@ impl<'a> Making<'a> {
         index: usize,
         range: Range<usize>,
         read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
-    ) -> Result<FileRecord, E> {
+    ) -> Result<(FileRecord, Zeros), E> {
+        let lost = Lost::default();
         let values = match self.spec.storage {
-            Storage::F32 => self.values::<f32, E>(range.clone(), read),
-            Storage::F16 => self.values::<f16, E>(range.clone(), read),
-            Storage::Bf16 => self.values::<u16, E>(range.clone(), read),
+            Storage::F32 => self.values::<f32, E>(range.clone(), read, &lost),
+            Storage::F16 => self.values::<f16, E>(range.clone(), read, &lost),
+            Storage::Bf16 => self.values::<u16, E>(range.clone(), read, &lost),
         }?;
         let mut columns = Columns::default();
         for sample in range {
@@ -540,12 +572,13 @@ impl<'a> Making<'a> {
             file: file.clone(),
             format: self.format().to_owned(),
             records_per_shard: self.per_shard,
+            zeros: lost.zeros(),
         };
         let to = receipt_path(self.folder, index);
         let text =
             serde_json::to_vec(&receipt).map_err(|e| CacheError::io("write", &to)(e.into()))?;
         write_flushed(&to, &text)?;
-        Ok(file)
+        Ok((file, receipt.zeros))
     }
 
     /// The values of samples one after the other, padded with zeros unless they are packed.
@@ -553,10 +586,11 @@ impl<'a> Making<'a> {
         &self,
         range: Range<usize>,
         read: &impl Fn(usize, &mut Vec<f32>) -> Result<(), E>,
+        lost: &Lost,
     ) -> Result<MutableBuffer, E> {
         let Self { spec, layout, .. } = self;
         let bytes = spec.bytes(layout, range.clone()) as usize;
-        let mut buffer = MutableBuffer::from_len_zeroed(bytes);
+        let mut buffer = shard::zeroed(bytes, LESS_MEMORY)?;
         let mut left = buffer.typed_data_mut::<T>();
         let mut scratch = Vec::with_capacity(layout.width());
         for sample in range {
@@ -576,7 +610,7 @@ impl<'a> Making<'a> {
                 value: scratch[at],
                 storage: name(spec.storage),
             })?;
-            self.lost.add(&scratch, &out[..valid]);
+            lost.add(&scratch, &out[..valid]);
         }
         Ok(buffer)
     }

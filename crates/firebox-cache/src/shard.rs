@@ -43,6 +43,12 @@ pub(crate) struct Layout {
     pub(crate) is_packed: bool,
 }
 
+/// So many bytes of zeros, for the values of a shard. Arrow's own function panics where they are refused.
+pub(crate) fn zeroed(bytes: usize, way_out: &'static str) -> Result<MutableBuffer, CacheError> {
+    let refused = |_| CacheError::NoMemory { bytes, way_out };
+    MutableBuffer::try_from_len_zeroed(bytes).map_err(refused)
+}
+
 /// What is stored beside the values of each record.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
@@ -469,6 +475,19 @@ mod tests {
         assert_eq!(shard.values(1), Values::F32(&numbers[21..]));
         assert_eq!(shard.about(0), (7, None, 0, 0));
         assert_eq!(shard.about(1), (5, Some(3), 1, 2));
+    }
+
+    #[test]
+    fn memory_for_values_that_is_refused_is_an_error_with_a_way_out() {
+        assert_eq!(zeroed(12, "").unwrap().as_slice(), [0; 12]);
+        // More than there are addresses, and more than any memory may be.
+        for bytes in [1 << 60, usize::MAX] {
+            let said = zeroed(bytes, "take less").unwrap_err().to_string();
+            assert!(
+                said.starts_with(&bytes.to_string()) && said.ends_with("\n  take less"),
+                "{said}"
+            );
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use firebox_core::{Augmentation, Event, Key, Listener, Normaliser, TrainWindows}
 
 use crate::error::{CacheError, Damage};
 use crate::files::{self, Unfinished, flush_folder, temporary, write_flushed};
-use crate::keep::children;
+use crate::keep::{children, only_file};
 use crate::lock::{self, Lock, apart};
 use crate::manifest::{self, AnyManifest, Manifest};
 use crate::plan::Plan;
@@ -97,7 +97,8 @@ impl Store {
     /// read and compared with its checksum before it is used; what is damaged is made again, and
     /// nothing else. Processes that want the same entry at the same time make it once.
     ///
-    /// Progress is reported in the stage `augment`, and damage as a warning.
+    /// Progress is reported in the stage `augment`, and damage as a warning, as are values that the storage type made
+    /// zeros of, whoever made the entry.
     ///
     /// Only training windows are accepted:
     ///
@@ -114,7 +115,8 @@ impl Store {
     ///
     /// When a parameter is out of range, when there is no window, when the normaliser has other
     /// channels, when the storage type cannot hold a value, when the entry was made from something
-    /// else, when its disk has too little room or refuses, and when it is [stopped](Self::stopped_by).
+    /// else, when its disk has too little room or refuses, when memory for a shard is refused, and when it
+    /// is [stopped](Self::stopped_by).
     /// Nothing half-written is left.
     pub fn augmented(
         &self,
@@ -129,6 +131,7 @@ impl Store {
         let entry = Entry { store: self, key, path: self.bucket(AUGMENTED).join(key.to_string()) };
         let used = self.hold(AUGMENTED, key)?;
         if let State::Whole(manifest, shards) = entry.state(&plan)? {
+            warn_of_zeros(&manifest, listener);
             return Ok(Shards::new(entry.path, *manifest, shards, used));
         }
         let bucket = self.bucket(AUGMENTED);
@@ -141,6 +144,7 @@ impl Store {
             );
         })?;
         let (manifest, shards, made) = apart(|| entry.made(&plan, &making, listener))?;
+        warn_of_zeros(&manifest, listener);
         let shards = Shards::new(entry.path, manifest, shards, used);
         Ok(if made { shards.made() } else { shards })
     }
@@ -151,7 +155,7 @@ impl Store {
     }
 
     /// Whether the entry of a key in the cache at `root` has every file of its manifest in its full
-    /// size. Nothing else of it is read, and nothing is made.
+    /// size, or has the only one, whose size no manifest states. Nothing else of it is read, and nothing is made.
     pub fn complete(root: &Path, bucket: &str, key: Key) -> bool {
         let entry = root.join(bucket).join(key.to_string());
         let manifest = fs::read(entry.join(manifest::NAME)).ok();
@@ -160,7 +164,10 @@ impl Store {
         let whole = |file: &files::FileRecord| {
             fs::metadata(entry.join(&file.name)).is_ok_and(|found| found.len() == file.bytes)
         };
-        manifest.is_some_and(|manifest| manifest.files.iter().all(whole))
+        manifest.is_some_and(|manifest| match manifest.files.is_empty() {
+            true if manifest.blake3.is_some() => only_file(bucket, &entry).is_ok(),
+            _ => manifest.files.iter().all(whole),
+        })
     }
 
     pub(crate) fn bucket(&self, bucket: &str) -> PathBuf {
@@ -201,6 +208,14 @@ impl Store {
 
 fn warn(listener: &dyn Listener, message: String) {
     listener.on(&Event::Warning { message });
+}
+
+/// Tells of values that the storage type made zeros of, if they are more than a few.
+fn warn_of_zeros(manifest: &Manifest, listener: &dyn Listener) {
+    let way_out = "normalise the windows (`window.normalise`), or store them as f32 or bf16 (`augment.storage`)";
+    if let Some(message) = manifest.zeros.warning(way_out) {
+        warn(listener, message);
+    }
 }
 
 /// What is found under a key.
@@ -325,9 +340,6 @@ impl Entry<'_> {
         let unfinished = Unfinished::folder(temporary(&bucket, &name))?;
         let indices: Vec<usize> = (0..plan.shards()).collect();
         let files = plan.write(unfinished.path(), &indices, listener, shard_name)?;
-        if let Some(message) = plan.lost() {
-            warn(listener, message);
-        }
         plan.windows().set().check_read().map_err(CacheError::Lost)?;
         let manifest = Manifest {
             format: AUGMENTED.to_owned(),
@@ -338,6 +350,7 @@ impl Entry<'_> {
             records: plan.records(),
             records_per_shard: plan.records_per_shard(),
             inputs: plan.inputs.clone(),
+            zeros: plan.zeros(),
             files,
             checksum: String::new(),
         };

@@ -4,8 +4,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use firebox_cache::{CacheError, SampleSpec, Samples, Shards, Store, augmented_key};
 use firebox_core::*;
@@ -356,6 +356,45 @@ fn a_conversion_that_was_cut_short_goes_on_with_what_is_whole() {
     let other = SampleSpec { key: Key::builder("others", 1).finish(), ..spec };
     let error = Samples::write(folder.path(), &other, &Silent, read).unwrap_err();
     assert!(matches!(error, CacheError::OtherInputs { .. }), "{error}");
+}
+
+#[test]
+fn zeros_of_small_values_are_told_of_whenever_their_shards_were_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = SampleSpec { shard_bytes: 200, ..spec(18, Storage::F16) };
+    // Every third value, and all samples have whole rows of three.
+    let small = |sample: usize, out: &mut Vec<f32>| {
+        read(sample, out)?;
+        out.iter_mut().for_each(|value| *value += 1.0);
+        out.iter_mut().step_by(3).for_each(|value| *value = 1e-9);
+        Ok(())
+    };
+    let failing = |sample: usize, out: &mut Vec<f32>| match sample {
+        17 => Err(CacheError::Empty),
+        _ => small(sample, out),
+    };
+    Samples::write(folder.path(), &spec, &Silent, failing).unwrap_err();
+    let warnings = Mutex::new(Vec::new());
+    let listener = |event: &Event| {
+        if let Event::Warning { message } = event {
+            warnings.lock().unwrap().push(message.clone());
+        }
+    };
+    let is_told = |lost: Option<String>| {
+        let lost = lost.unwrap();
+        assert!(lost.starts_with("33.3 % of the values are nearer to 0 than f16"), "{lost}");
+    };
+    // What is missing of it, nothing of it, and a shard that was damaged.
+    for round in 0..3 {
+        if round == 2 {
+            fs::write(folder.path().join("shard-00000.arrow"), "not a shard").unwrap();
+        }
+        let samples = Samples::write(folder.path(), &spec, &listener, small).unwrap();
+        is_told(samples.lost());
+        let told = std::mem::take(&mut *warnings.lock().unwrap());
+        assert_eq!(told, [samples.lost().unwrap()], "round {round}");
+    }
+    is_told(Samples::open(folder.path(), true).unwrap().lost());
 }
 
 #[test]

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 pub struct Masking {
     /// Stretches of steps that are hidden.
     pub time_masks: usize,
-    /// Longest of them, as a share of the sample's steps, `0..=1`: each is uniform from none to this.
+    /// Longest of them, as a share of the sample's steps, `0..=1`: each is uniform from none to this, cut off to whole
+    /// steps.
     pub longest: f64,
     /// Share of the channels that are hidden on average, `0..1`, each by a coin of its own; at least
     /// one stays.
@@ -37,6 +38,17 @@ pub enum MaskingError {
         "`masking.longest` is 0 beside time_masks = {0}, so no step is hidden\n  set longest, too, or leave time_masks out"
     )]
     NoLength(usize),
+    /// Stretches that are shorter than a step.
+    #[error(
+        "`masking.longest` is {found}, which is less than one of the {steps} steps of a sample, so no step is hidden beside time_masks\n  \
+         set longest to {} or more, or leave both out", least(*steps)
+    )]
+    TooShort {
+        /// Share of the steps.
+        found: f64,
+        /// Steps of the longest sample.
+        steps: usize,
+    },
     /// More stretches than there are steps.
     #[error(
         "`masking.time_masks` is {found}; it must be at most {steps}, the steps of a sample: more stretches would hide all of it, or the same steps again\n  \
@@ -48,6 +60,11 @@ pub enum MaskingError {
         /// Steps of the longest sample.
         steps: usize,
     },
+}
+
+/// The least share that is a step, or a little more: four digits, which are no less when they are read.
+fn least(steps: usize) -> f64 {
+    (1e4 / steps as f64).ceil() / 1e4
 }
 
 impl Masking {
@@ -79,16 +96,24 @@ impl Masking {
         }
     }
 
-    /// Checks that there are no more stretches than steps in the longest sample.
+    /// Checks that there are no more stretches than steps in the longest sample, and that they may have a step.
     ///
     /// # Errors
     ///
-    /// More stretches than that.
+    /// More stretches than that, or shorter ones.
     pub fn validate_for(&self, steps: usize) -> Result<(), MaskingError> {
         match self.time_masks {
             found if found > steps => Err(MaskingError::TooMany { found, steps }),
+            masks if masks > 0 && self.most_steps(steps) == 0 => {
+                Err(MaskingError::TooShort { found: self.longest, steps })
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Steps that a stretch has at most in a sample of so many.
+    fn most_steps(&self, steps: usize) -> u64 {
+        (self.longest * steps as f64) as u64
     }
 
     /// Sets what is drawn for each sample to zero, on the device of `inputs`. What is hidden of a
@@ -123,8 +148,7 @@ impl Masking {
     fn hide_steps(&self, stream: Stream, kept: &mut [bool]) {
         let mut draws = stream.draws();
         for _ in 0..self.time_masks {
-            let longest = (self.longest * kept.len() as f64) as u64;
-            let length = draws.below(longest + 1) as usize;
+            let length = draws.below(self.most_steps(kept.len()) + 1) as usize;
             let start = draws.below((kept.len() - length) as u64 + 1) as usize;
             kept[start..start + length].fill(false);
         }
@@ -209,6 +233,24 @@ mod tests {
         assert!(said.contains("set longest, too, or leave time_masks out"), "{said}");
         // What a search may draw.
         assert!(with(0, 0.5).validate().is_ok());
+    }
+
+    #[test]
+    fn stretches_of_less_than_a_step_are_refused() {
+        let with = |longest| Masking { time_masks: 2, longest, channels: 0.0 };
+        let said = with(0.05).validate_for(16).unwrap_err().to_string();
+        assert!(
+            said.starts_with("`masking.longest` is 0.05, which is less than one of the 16 steps"),
+            "{said}"
+        );
+        assert!(said.contains("set longest to 0.0625 or more"), "{said}");
+        assert!(with(0.0625).validate_for(16).is_ok());
+        assert!(Masking { time_masks: 0, ..with(0.05) }.validate_for(16).is_ok());
+        // What is advised is enough, also where no number of digits is the share itself.
+        for steps in (2..3000).chain([16_384, 1_000_000]) {
+            assert!(with(least(steps)).validate_for(steps).is_ok(), "{steps}");
+        }
+        assert_eq!([3, 49, 105].map(least), [0.3334, 0.0205, 0.0096]);
     }
 
     #[test]

@@ -135,11 +135,9 @@ impl Copy {
     fn verified(&self, fits: impl FnOnce(&Manifest) -> bool) -> Option<PathBuf> {
         let manifest = Manifest::read(&self.folder)?;
         let path = self.path();
-        let size = fs::metadata(&path).ok()?.len();
         let whole = manifest.url == self.url
             && fits(&manifest)
-            && size == manifest.version.bytes
-            && hash(&path).ok()? == manifest.blake3;
+            && has_content(&path, manifest.version.bytes, &manifest.blake3);
         whole.then_some(path)
     }
 
@@ -172,7 +170,8 @@ impl Copy {
         Ok(0)
     }
 
-    /// Gives a finished download its name, and writes down what it is.
+    /// Gives a finished download its name, and writes down what it is. A copy that has the same bytes is left alone:
+    /// somebody may be reading it.
     pub(crate) fn finish(&self, version: &Version) -> Result<PathBuf, RemoteError> {
         let (part, path, manifest) = (self.part_path(), self.path(), self.folder.join(MANIFEST));
         let bytes = fs::metadata(&part).map_err(RemoteError::io("read", &part))?.len();
@@ -180,15 +179,20 @@ impl Copy {
             return Err(RemoteError::Changed { url: self.url.clone() });
         }
         let blake3 = hash(&part).map_err(RemoteError::io("read", &part))?;
+        let is_there = has_content(&path, bytes, &blake3);
         let content = Manifest { url: self.url.clone(), version: version.clone(), blake3 };
         let unfinished = manifest.with_extension("json.part");
         let text = json(&content, &manifest)?;
         // Without room for it, the part stays a part, and the copy before it a copy.
         fs::write(&unfinished, text).map_err(RemoteError::io("write", &unfinished))?;
-        if manifest.exists() {
-            fs::remove_file(&manifest).map_err(RemoteError::io("remove", &manifest))?;
+        if is_there {
+            self.discard()?;
+        } else {
+            if manifest.exists() {
+                fs::remove_file(&manifest).map_err(RemoteError::io("remove", &manifest))?;
+            }
+            fs::rename(&part, &path).map_err(RemoteError::io("rename into place", &path))?;
         }
-        fs::rename(&part, &path).map_err(RemoteError::io("rename into place", &path))?;
         fs::rename(&unfinished, &manifest)
             .map_err(RemoteError::io("rename into place", &manifest))?;
         // It has done its work; one that stays does no harm.
@@ -282,6 +286,12 @@ fn own_name(name: &str) -> String {
 
 fn json<T: Serialize>(value: &T, path: &Path) -> Result<Vec<u8>, RemoteError> {
     serde_json::to_vec_pretty(value).map_err(|error| RemoteError::io("write", path)(error.into()))
+}
+
+/// Whether a file has so many bytes and this checksum.
+fn has_content(path: &Path, bytes: u64, blake3: &str) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.len() == bytes)
+        && hash(path).is_ok_and(|found| found == blake3)
 }
 
 fn hash(path: &Path) -> std::io::Result<String> {

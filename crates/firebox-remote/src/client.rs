@@ -484,6 +484,7 @@ pub(crate) fn failed(
             RemoteError::Refused { url, source: Box::new(error) }
         }
         error if lists_with(&error, &["404"]) => RemoteError::NotFound { url },
+        error if has_no_length(&error) => RemoteError::NoLength { url, local },
         error if timed_out(&error) => {
             let (timeout, tries) = (config.timeout, config.retries + 1);
             RemoteError::TimedOut { url, timeout, tries, local, source: Box::new(error) }
@@ -505,6 +506,11 @@ fn is_refusal(error: &object_store::Error) -> bool {
             says(error, |text| text.contains("status code") || text.contains("Header missing"))
         }
     }
+}
+
+/// Whether an answer did not say how long it is, such as one in chunks, which the client takes from nobody.
+fn has_no_length(error: &(dyn std::error::Error + 'static)) -> bool {
+    says(error, |text| text.contains("Content-Length Header missing"))
 }
 
 /// Whether a time-out is among the causes. The client's own types for it are private.

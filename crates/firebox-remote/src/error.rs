@@ -105,6 +105,16 @@ pub enum RemoteError {
         /// Bytes of the whole file, or of the parts of it that came.
         sent: u64,
     },
+    /// The server does not say how many bytes it sends.
+    #[error(
+        "`{url}`: the server does not say how long what it sends is{local}\n  download it by other means, such as curl -O, and name the copy"
+    )]
+    NoLength {
+        /// The URL.
+        url: String,
+        /// What the cache has of the file.
+        local: Local,
+    },
     /// What is at the URL is no file of data.
     #[error(
         "`{url}` is no file of data: the server sends {found}: open the address in a browser; it may want a login, or be a page about the file, which links to the file itself"

@@ -7,7 +7,8 @@
 //! regions come from the variables that the services' own tools read, such as
 //! `AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` or `GOOGLE_APPLICATION_CREDENTIALS`.
 //!
-//! Files come in parts of 8 MiB, four at a time, or whole where a server sends no parts. What has not
+//! Files come in parts of 8 MiB, four at a time, or whole where a server sends no parts. A server that
+//! does not say how long a file is, as where it is made when it is asked for, is refused. What has not
 //! come within 30 seconds is asked for again from where it stopped, and an error is a part that failed
 //! five times with little or nothing to show for it, unless [`RemoteConfig`] says otherwise. Without a
 //! line, [`RemoteConfig::offline`] goes on with the copies that there are.
@@ -85,8 +86,9 @@ pub fn check_url(url: &str) -> Result<(), RemoteError> {
 ///
 /// # Errors
 ///
-/// When the URL cannot be read, when the server refuses, does not answer, has no such file or a web page in its
-/// place, when the disk refuses, when this build has no client, or when no server may be asked and there is no copy.
+/// When the URL cannot be read, when the server refuses, does not answer, does not say how long the file is, has no such
+/// file or a web page in its place, when the disk refuses, when this build has no client, or when no server may be asked
+/// and there is no copy.
 /// Nothing half-fetched is taken for whole; what was fetched of the file's begin is kept, and the next call goes on
 /// with it if the server's file is still the same and the server sends parts.
 pub fn fetch(

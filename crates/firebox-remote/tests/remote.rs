@@ -106,6 +106,8 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         "/new/bars.csv" if first.starts_with("HEAD") => 501,
         "/get/bars.csv" | "/get/whole.csv" | "/signed/bars.csv" | "/new/bars.csv" => 200,
         "/chunked/bars.csv" => 200,
+        // Nor how long what they send is.
+        "/unsaid/bars.csv" | "/unsaid/parts.csv" => 200,
         "/secret.csv" => 403,
         // What a folder holds, of buckets of S3.
         path if path.starts_with("/secret?") => 403,
@@ -122,7 +124,7 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
     }
     if first.starts_with("HEAD") {
         let length = file.length.load(Ordering::SeqCst);
-        if first.contains("/chunked/") {
+        if first.contains("/chunked/") || first.contains("/unsaid/bars.csv") {
             let version = version(tag, &file.young);
             write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{version}\r\n\r\n")
                 .ok()?;
@@ -137,6 +139,16 @@ fn answer(mut stream: &TcpStream, file: &File) -> Option<()> {
         )
         .ok()?;
         return Some(());
+    }
+    if first.contains("/unsaid/") {
+        let status = match header("range") {
+            Some(_) if first.contains("/parts.csv") => {
+                "206 Partial\r\nContent-Range: bytes 0-999/25500"
+            }
+            _ => "200 OK",
+        };
+        write!(stream, "HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n").ok()?;
+        return None;
     }
     // Weak tags never match here (RFC 9110, 13.1.1).
     let heeds = !file.is_heedless.load(Ordering::SeqCst);
@@ -400,6 +412,44 @@ fn a_server_that_is_wrong_about_a_length_is_told_as_one() {
         assert!(matches!(error, RemoteError::Length { .. }), "{error:?}");
         assert!(error.to_string().contains(&says), "{error}");
     }
+}
+
+#[test]
+fn a_server_that_does_not_say_how_long_a_file_is_is_told_as_one() {
+    let server = Server::start(content(), ALL);
+    // One that sends no parts, and one that says it of the file alone.
+    for path in ["unsaid/bars.csv", "unsaid/parts.csv"] {
+        let cache = tempfile::tempdir().unwrap();
+        let error = get(&server.url(path), cache.path()).unwrap_err();
+        assert!(matches!(error, RemoteError::NoLength { local: Local::Nothing, .. }), "{error:?}");
+        let way_out = "how long what it sends is\n  download it by other means, such as curl -O, and name the copy";
+        assert!(error.to_string().ends_with(way_out), "{error}");
+    }
+}
+
+#[test]
+fn a_copy_that_is_fetched_anew_with_the_same_content_is_left_alone() {
+    let cache = tempfile::tempdir().unwrap();
+    let server = Server::start(content(), ALL);
+    // Younger than any question: nobody knows whether a copy is current.
+    const YOUNG: &str = "Fri, 01 Jan 2100 00:00:00 GMT";
+    server.file.content.lock().unwrap().1 = YOUNG;
+    let url = server.url("bars.csv");
+    let copy = fetch(&url, cache.path(), &config(), &Silent).unwrap().remove(0);
+    let before = SystemTime::now() - Duration::from_secs(100);
+    fs::File::options().write(true).open(&copy).unwrap().set_modified(before).unwrap();
+    let seen = || fs::metadata(&copy).unwrap().modified().unwrap();
+    let before = seen();
+    assert_eq!(get(&url, cache.path()).unwrap(), content());
+    assert_eq!(server.file.sent.load(Ordering::SeqCst), 2 * 25_500);
+    assert_eq!(seen(), before, "whoever reads it finds it as it was");
+    assert!(!copy.with_extension("csv.part").exists());
+    // Offline, it is believed.
+    let offline = RemoteConfig { offline: true, ..config() };
+    assert_eq!(fetch(&url, cache.path(), &offline, &Silent).unwrap(), vec![copy.clone()]);
+    let other: Vec<u8> = content().into_iter().rev().collect();
+    *server.file.content.lock().unwrap() = (other.clone(), YOUNG);
+    assert_eq!(get(&url, cache.path()).unwrap(), other);
 }
 
 #[test]
