@@ -448,6 +448,58 @@ fn horizons_that_fit_no_data_and_threads_that_are_no_number_fail_no_trial() {
     assert!(text.contains("no window fits") && text.contains("`forecast.horizons`"), "{text}");
     assert!(text.contains("put back, as the worker cannot go on"), "{text}");
     assert!(!text.contains("failed: "), "{text}");
+    // Three times, whatever becomes of trials whose worker dies; the worker ends each time.
+    for put_back in [true, true, false] {
+        let horizons = firebox(folder, &["search", "p.toml", "--set", "search.retries=0"]);
+        let text = errors(&horizons);
+        assert_eq!(horizons.status.code(), Some(2), "{text}");
+        assert_eq!(text.contains("put back, as the worker cannot go on"), put_back, "{text}");
+        assert_eq!(text.contains("failed: "), !put_back, "{text}");
+    }
+    let begun = entries(folder, 4).len();
+    assert_eq!(begun, 4, "one trial and its three retries");
+}
+
+/// What somebody enqueued is refused with a line of its own, as any other failure.
+#[test]
+fn an_enqueued_value_that_is_refused_is_told() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    assert_done(&firebox(folder, &["search", "p.toml", "--set", "search.trials=1"]));
+    append(
+        folder,
+        &serde_json::json!({
+            "op_code": 4, "worker_id": "another", "study_id": 0, "datetime_start": null, "state": 4,
+            "value": null, "values": null, "distributions": {}, "params": {}, "user_attrs": {},
+            "system_attrs": {"fixed_params": {"model.bilstm-mae.hidden": 64}}, "intermediate_values": {},
+        }),
+    );
+    let output = firebox(folder, &["search", "p.toml", "--set", "search.trials=2"]);
+    assert_done(&output);
+    let text = errors(&output);
+    let told = text.lines().find(|line| line.contains("failed: ")).unwrap_or_default();
+    let reason = "failed: the parameter `model.bilstm-mae.hidden` cannot be: 64 is not among";
+    assert!(told.starts_with("trial 1 ") && told.contains(reason), "{text}");
+    assert!(!told.trim_end().ends_with(';'), "{told}");
+    assert!(said(&output).contains("1 complete, 0 given up early, 1 failed"), "{}", said(&output));
+}
+
+/// The command that a search prints joins it, also where its journal has another study.
+#[test]
+fn the_command_that_is_printed_joins_the_study() {
+    let project = project(SEARCH);
+    let folder = project.path();
+    let one = ["search", "p.toml", "--set", "search.trials=1", "--set", "search.storage=both.log"];
+    assert_done(&firebox(folder, &one));
+    let output = firebox(folder, &[&one[..], &["--set", "search.study=other"]].concat());
+    assert_done(&output);
+    let text = errors(&output);
+    let (_, command) = text.split_once("join it with: firebox ").unwrap();
+    let command: Vec<&str> = command.lines().next().unwrap().split(' ').collect();
+    assert!(command.ends_with(&["--study", "other"]), "{command:?}");
+    let output = firebox(folder, &command);
+    assert_done(&output);
+    assert!(errors(&output).contains("study other in "), "{}", errors(&output));
 }
 
 /// What is to be measured may be gone: the best trial is then trained again, and is what it was.

@@ -44,6 +44,7 @@ fn trial(number: u64) -> StudyTrial {
         feasible: true,
         started: Some(started),
         ended: Some(started + f64::from(steps)),
+        seconds: None,
         reason: (outcome == StudyOutcome::Failed)
             .then(|| "the loss is no number at step 8".to_owned()),
     }
@@ -68,6 +69,7 @@ fn study(trials: u64) -> StudyReport {
             ("model.dropout".to_owned(), 0.29),
         ],
         best: vec![],
+        seconds: None,
         saved: Some(Saved { seconds: 420.0, spent: 1_100.0 }),
         configuration: "[train]\nlearning_rate = 1e-3\n".to_owned(),
         warnings: vec![],
@@ -101,6 +103,16 @@ fn a_page_has_every_picture() {
     if let Some(folder) = std::env::var_os("FIREBOX_TEST_PAGES") {
         study(60).write(std::path::Path::new(&folder)).unwrap();
     }
+}
+
+#[test]
+fn the_time_of_a_study_is_that_in_which_trials_ran() {
+    let mut report = study(60);
+    let shown = |time: &str| format!("<h2>Time</h2><p class=\"value\">{time}</p>");
+    // The last trial begins at 580 seconds and takes 30.
+    assert!(check(&report).contains(&shown("10 min 10 s")));
+    report.seconds = Some(300.0);
+    assert!(check(&report).contains(&shown("5 min 00 s")));
 }
 
 #[test]

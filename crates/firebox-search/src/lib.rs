@@ -89,5 +89,5 @@ pub use space::{Choice, Distribution, DistributionError, Value};
 pub use stop::EarlyStop;
 pub use storage::{GRACE, JournalLock, Storage, StorageError};
 pub use study::{Budget, Ended, Limit, Options, Parameter, Space, Study, StudyError, TrialHandle};
-pub use summary::{Savings, best_trial, savings};
+pub use summary::{Savings, best_trial, savings, seconds_taken};
 pub use trial::{Trial, TrialState, superseded};

@@ -3,6 +3,7 @@
 use crate::direction::Direction;
 use crate::pruner::percentile_of;
 use crate::space::{Choice, Distribution};
+use crate::study::took;
 use crate::trial::{Trial, TrialState};
 
 /// What the pruned trials saved and what all trials took.
@@ -11,35 +12,42 @@ pub struct Savings {
     /// Seconds that pruned trials would have taken beyond their end, if each had taken as long as the
     /// median of the complete trials: what a trial does before its first step is not counted as saved.
     pub seconds: f64,
-    /// Seconds that all ended trials took together.
+    /// Seconds that all ended trials took together, those that others go on with among them.
     pub spent: f64,
     /// Pruned among the complete and pruned trials, from 0 to 1.
     pub share: f64,
 }
 
-/// What giving up trials early saved. `None` without a pruned trial, or without a complete one that
+/// What giving up trials early saved, of all trials of a study in the order of their numbers. A trial that goes on
+/// with others took their time as well. `None` without a pruned trial, or without a complete one that
 /// tells how long a whole trial is; one that has the result of another does not.
 pub fn savings(trials: &[Trial]) -> Option<Savings> {
     let of = |state| trials.iter().filter(move |trial: &&Trial| trial.state == state);
     let own = of(TrialState::Complete).filter(|trial| trial.repeats().is_none());
-    let whole = percentile_of(own.filter_map(seconds).collect(), 50.0);
+    let taken = |trial: &Trial| seconds_taken(trials, trial);
+    let whole = percentile_of(own.filter_map(taken).collect(), 50.0);
     let pruned = of(TrialState::Pruned).count();
     if pruned == 0 || whole.is_nan() {
         return None;
     }
     let ended = trials.iter().filter(|trial| trial.state.is_finished());
-    let rest = |trial: &Trial| seconds(trial).map_or(0.0, |own| (whole - own).max(0.0));
+    let rest = |trial: &Trial| taken(trial).map_or(0.0, |own| (whole - own).max(0.0));
     Some(Savings {
         seconds: of(TrialState::Pruned).map(rest).sum(),
-        spent: ended.filter_map(seconds).sum(),
+        spent: ended.filter_map(took).sum(),
         share: pruned as f64 / (pruned + of(TrialState::Complete).count()) as f64,
     })
 }
 
-/// The time from a trial's start to its end, if both are known.
-fn seconds(trial: &Trial) -> Option<f64> {
-    let (started, ended) = trial.started.zip(trial.ended)?;
-    Some((ended - started).max(0.0))
+/// Seconds that a trial took that has ended, and with it the tries that it goes on with, of which each whose worker
+/// died counts up to its last sign of life. `trials` are all of the study in the order of their numbers. `None` if it is
+/// not known when the trial ran.
+pub fn seconds_taken(trials: &[Trial], trial: &Trial) -> Option<f64> {
+    let earlier = trial.earlier_tries().filter_map(|number| {
+        let place = trials.binary_search_by_key(&number, |other| other.number).ok()?;
+        took(trials.get(place)?)
+    });
+    Some(took(trial)? + earlier.sum::<f64>())
 }
 
 /// The complete trial with the best value of the first objective that violates no constraint; the
@@ -172,6 +180,30 @@ mod tests {
         // Where nobody wrote down when the complete trial ran, there is nothing to compare with.
         let timeless = Trial { started: None, ..ended(0, TrialState::Complete, 3, 1.0) };
         assert_eq!(savings(&[timeless, ended(1, TrialState::Pruned, 1, 1.0)]), None);
+    }
+
+    #[test]
+    fn a_trial_takes_the_time_of_all_its_tries() {
+        let retry = |number, state, seconds, earlier: &[u64]| {
+            let mut retry = ended(number, state, 3, seconds);
+            retry.system_attributes.insert(crate::trial::HISTORY.to_owned(), earlier.into());
+            retry
+        };
+        let mut trials = vec![
+            ended(0, TrialState::Fail, 1, 5.0),
+            retry(1, TrialState::Fail, 90_000.0, &[0]),
+            ended(2, TrialState::Fail, 1, 7.0),
+            retry(3, TrialState::Complete, 9.0, &[0, 1]),
+            retry(4, TrialState::Pruned, 1.0, &[2]),
+        ];
+        // Its worker died after 4 seconds, which another noticed a day later.
+        let beat = serde_json::json!({ "time": 104.0, "every": 2.0 });
+        trials[1].system_attributes.insert(crate::trial::HEARTBEAT.to_owned(), beat);
+        let taken: Vec<_> = trials.iter().map(|trial| seconds_taken(&trials, trial)).collect();
+        assert_eq!(taken, [5.0, 11.0, 7.0, 20.0, 8.0].map(Some));
+        // 20 less 8; and 5, 6, 7, 9 and 1.
+        let expected = Savings { seconds: 12.0, spent: 28.0, share: 0.5 };
+        assert_eq!(savings(&trials), Some(expected));
     }
 
     #[test]

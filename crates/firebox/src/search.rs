@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use firebox_core::Listener;
 use firebox_pipeline::memory::Shortage;
-use firebox_pipeline::{Search, SearchSource, Searched, loss_text};
+use firebox_pipeline::{Search, SearchSource, Searched, loss_text, quoted_for_a_shell};
 
 use crate::output::say;
 use crate::terminal::{AFTER_THIS_STEP, LogFormat, Terminal, write_line};
-use crate::{Layers, device, environment, quoted_for_a_shell, stop_on_signal, workers};
+use crate::{Layers, device, environment, stop_on_signal, workers};
 
 /// Variable with the address of the study for a worker: other users see the arguments of a process, and
 /// the address may hold a password.
@@ -174,7 +174,13 @@ fn join_command(search: &Search) -> String {
     } else {
         " (with the user and the password before the host: redis://USER:PASSWORD@HOST)"
     };
-    format!("firebox search --join {}{hidden}", quoted_for_a_shell(address))
+    format!("{}{hidden}", joining(address, search.name()))
+}
+
+/// The command that takes part in a study. It has the name: the journal may have others, now or later.
+fn joining(address: &str, study: &str) -> String {
+    let [address, study] = [address, study].map(quoted_for_a_shell);
+    format!("firebox search --join {address} --study {study}")
 }
 
 fn best_line(number: u64, objective: &str, value: f64) -> String {
@@ -214,6 +220,14 @@ fn conclude(search: &Search, searched: &Searched) -> anyhow::Result<ExitCode> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_to_join_names_the_study() {
+        let own = joining("redis://host:6379/0", "a.b");
+        assert_eq!(own, "firebox search --join redis://host:6379/0 --study a.b");
+        let quoted = joining("my runs/s.log", "it's");
+        assert_eq!(quoted, r"firebox search --join 'my runs/s.log' --study 'it'\''s'");
+    }
 
     #[test]
     fn a_small_loss_does_not_read_as_zero() {

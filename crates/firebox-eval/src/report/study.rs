@@ -40,6 +40,9 @@ pub struct StudyReport {
     /// Numbers of the trials that no other beats in all objectives; the best one alone with one
     /// objective. The configuration is that of the first.
     pub best: Vec<u64>,
+    /// Seconds in which at least one trial ran, so that pauses between commands do not count. Left out: those from the
+    /// first beginning to the last end.
+    pub seconds: Option<f64>,
     /// What giving up trials early saved.
     pub saved: Option<Saved>,
     /// The best trial as a pipeline file, ready to run.
@@ -103,6 +106,8 @@ pub struct StudyTrial {
     pub started: Option<f64>,
     /// When it ended, in seconds since the study began.
     pub ended: Option<f64>,
+    /// Seconds that it took, with the tries that it goes on with. Left out: those from its start to its end.
+    pub seconds: Option<f64>,
     /// Why it failed.
     pub reason: Option<String>,
 }
@@ -253,7 +258,8 @@ impl StudyReport {
         cards += &card("Trials", &self.trials.len().to_string(), &[parts.join(", ")], "");
         cards += &self.pruned_card();
         let ends = self.trials.iter().filter_map(|trial| trial.ended.or(trial.started));
-        let total = ends.filter(|end| end.is_finite()).fold(0.0, f64::max);
+        let last = ends.filter(|end| end.is_finite()).fold(0.0, f64::max);
+        let total = self.seconds.unwrap_or(last);
         let spent = self.saved.map(|saved| format!("{} of trials", duration(saved.spent)));
         cards += &card("Time", &duration(total), &[spent.unwrap_or_default()], "");
         format!(
@@ -390,7 +396,8 @@ impl StudyReport {
                 Some(Some((_, text))) => text.clone(),
                 _ => "–".to_owned(),
             };
-            let time = trial.started.zip(trial.ended).map(|(start, end)| duration(end - start));
+            let ran = trial.started.zip(trial.ended).map(|(start, end)| end - start);
+            let time = trial.seconds.or(ran).map(duration);
             let mut row = vec![trial.number.to_string()];
             row.extend((0..self.objectives.len()).map(value));
             row.extend((0..self.parameters.len()).map(setting));

@@ -364,6 +364,7 @@ mod tests {
             feasible: true,
             started: None,
             ended: None,
+            seconds: None,
             reason: None,
         }
     }

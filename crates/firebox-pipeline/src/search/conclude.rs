@@ -61,8 +61,8 @@ impl Search {
         std::fs::create_dir_all(&folder).map_err(at(&folder))?;
         // What was tried again is told of by the last try.
         let retried = superseded(&trials);
-        let shown = trials.into_iter().filter(|trial| !retried.contains(&trial.number));
-        let shown: Vec<Trial> = shown.collect();
+        let shown = trials.iter().filter(|trial| !retried.contains(&trial.number));
+        let shown: Vec<Trial> = shown.cloned().collect();
         let count = |state| shown.iter().filter(|trial| trial.state == state).count();
         let ended = self.ended(&study)?;
         let (best, warnings) = self.best(&shown);
@@ -72,6 +72,8 @@ impl Search {
         let mut about = page::About {
             study: &study,
             trials: &shown,
+            all: &trials,
+            seconds: study.time_spent()?.as_secs_f64(),
             space: &self.space,
             storage: self.storage.address(),
             objectives: &self.search.objectives,

@@ -51,7 +51,8 @@ pub struct SearchConfig {
     /// Seconds between two signs of life of a running trial; after three without one it is tried
     /// again.
     pub heartbeat: f64,
-    /// How often a trial is tried again whose worker died.
+    /// How often a trial is tried again whose worker died. One that met what is no fault of its own, such as a full
+    /// disk, is put back three times at most, whatever this is.
     pub retries: u64,
     /// What is compared: `"validation-loss"` and `"parameters"`, of which less is better, and scores, of
     /// which more is: `"validation-accuracy"` and `"validation-f1"` of a linear probe (`pretrain`),
@@ -260,7 +261,7 @@ pub enum PrunerConfig {
     SuccessiveHalving(SuccessiveHalvingPruner),
     /// Successive halving of several brackets.
     Hyperband(HyperbandPruner),
-    /// Gives up what has not improved for some epochs.
+    /// Gives up what has been worse than its best before for some epochs.
     Patient(Patient),
     /// Gives up what is out of bounds.
     Threshold(ThresholdPruner),
@@ -347,10 +348,11 @@ impl From<Percentile> for PercentilePruner {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Patient {
-    /// Epochs without improvement. By default those of `train.early_stopping`: Optuna's pruner has
-    /// none of its own.
+    /// Validated epochs that may all be worse than the best one before them: at one more the trial is given up. By
+    /// default as many as in `train.early_stopping`: Optuna's pruner has no number of its own.
     pub patience: usize,
-    /// Least change that is one.
+    /// By how much they must be worse. What stays equal or gets better slowly is never given up, and a greater one
+    /// gives up less.
     pub min_delta: f64,
 }
 

@@ -55,6 +55,10 @@ use shortage::{ALONE, InHand, Turns};
 use text::{parameters_text, reason, values_text};
 use trial::Ran;
 
+/// How often a trial is put back because of what is no fault of its own. One that no worker can read something for
+/// would else be the next one of every worker.
+const MOST_FAULTS: u64 = 3;
+
 /// Which search is worked on.
 #[derive(Clone, Debug)]
 pub enum SearchSource {
@@ -123,6 +127,7 @@ impl Search {
                 (PathBuf::from(format!("pipeline of {name}")), text, Some((storage, name)))
             }
         };
+        prepared::check_folders(&file)?;
         let config = layers::parse(&file, &text, environment, &settings)?;
         prepared::check(&config)?;
         let Some(mut search) = config.search.clone() else {
@@ -234,7 +239,8 @@ impl Search {
     /// # Errors
     ///
     /// If the journal fails, or what every trial would meet: data that is not there, a full disk, no
-    /// validation windows. The trial that met it is put back. None is begun in an environment that no run has.
+    /// validation windows. The trial that met it is put back, three times at most, whatever `search.retries` is. None
+    /// is begun in an environment that no run has.
     pub fn work(
         &self,
         device: &ChosenDevice,
@@ -422,12 +428,6 @@ impl Search {
         self.search.objectives.all().iter().map(value).collect()
     }
 
-    /// Whether a trial with this error is put back: where it is none of its own, but not again and again. A
-    /// trial that no worker can read something for would keep all of them from any other.
-    fn puts_back(&self, trial: &TrialHandle<'_>, error: &PipelineError) -> bool {
-        is_shared(error) && (is_of_journal(error) || trial.interruptions() < self.search.retries)
-    }
-
     /// Runs a trial; what it says besides its value becomes the reason of its failure.
     fn attempt(
         &self,
@@ -440,12 +440,14 @@ impl Search {
         let started = std::time::Instant::now();
         let stage = format!("trial {}", trial.number());
         listener.on(&Event::StageStarted { stage: stage.clone() });
-        trial.suggest_space(&self.space)?;
+        // What was enqueued may be refused.
+        let suggested = trial.suggest_space(&self.space);
         let frozen = trial.trial().ok_or(StudyError::Ended { number: trial.number() })?;
         let in_hand = InHand::waiting(trial.number());
         let _turn = self.turns.take(frozen.system_attributes.contains_key(ALONE));
         in_hand.begin();
-        let ran = self.config_of(&frozen).and_then(|config| {
+        let config = suggested.map_err(PipelineError::from).and_then(|_| self.config_of(&frozen));
+        let ran = config.and_then(|config| {
             let objectives = &self.search.objectives;
             let (stop, shared, told) = (&self.stop, &self.shared, &self.told);
             let worker = trial::Worker { study, data, device, stop, shared, listener, told };
@@ -460,7 +462,7 @@ impl Search {
             }
             Ok(Ran::Pruned) => "given up early".to_owned(),
             Ok(Ran::Interrupted) => "interrupted; it is gone on with later".to_owned(),
-            Err(error) if self.puts_back(trial, error) => match is_of_journal(error) {
+            Err(error) if puts_back(trial, error) => match is_of_journal(error) {
                 true => "the journal failed; it is gone on with later".to_owned(),
                 false => "put back, as the worker cannot go on".to_owned(),
             },
@@ -472,12 +474,16 @@ impl Search {
             (None, origin) if origin == trial.number() => String::new(),
             (None, origin) => format!(", goes on with trial {origin}"),
         };
+        let values = match parameters_text(&frozen) {
+            none if none.is_empty() => none,
+            values => format!("; {values}"),
+        };
         listener.on(&Event::StageFinished {
             stage,
             key: None,
             reused: false,
             seconds: started.elapsed().as_secs_f64(),
-            detail: format!("{detail}; {}{earlier}", parameters_text(&frozen)),
+            detail: format!("{detail}{values}{earlier}"),
         });
         if let Err(error) = self.tidy(study, &frozen, &ran) {
             let why = reason(&error);
@@ -494,17 +500,40 @@ impl Search {
                 trial.interrupt();
                 Ok(vec![])
             }
-            Err(error) if self.puts_back(trial, &error) => {
-                trial.interrupt();
-                let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-                fault.get_or_insert(error);
-                // Other trials of this worker would fail in the same way.
-                self.stop.store(true, Ordering::SeqCst);
-                Ok(vec![])
-            }
-            Err(error) => Err(PipelineError::Setting(reason(&error))),
+            Err(error) => self.met(trial, error),
         }
     }
+
+    /// Ends a trial with an error. What is none of its own puts it back, and ends the worker, whatever becomes of the
+    /// trial.
+    fn met(
+        &self,
+        trial: &mut TrialHandle<'_>,
+        error: PipelineError,
+    ) -> Result<Vec<f64>, PipelineError> {
+        let why = reason(&error);
+        let ended = if !puts_back(trial, &error) {
+            Err(PipelineError::Setting(why))
+        } else if is_of_journal(&error) {
+            trial.interrupt();
+            Ok(vec![])
+        } else {
+            trial.put_back(&why);
+            Ok(vec![])
+        };
+        if is_shared(&error) {
+            let mut fault = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+            fault.get_or_insert(error);
+            // Other trials of this worker would fail in the same way.
+            self.stop.store(true, Ordering::SeqCst);
+        }
+        ended
+    }
+}
+
+/// Whether a trial with this error is put back: where it is none of its own, but not again and again.
+fn puts_back(trial: &TrialHandle<'_>, error: &PipelineError) -> bool {
+    is_shared(error) && (is_of_journal(error) || trial.faults() < MOST_FAULTS)
 }
 
 /// Whether the journal of the search failed.

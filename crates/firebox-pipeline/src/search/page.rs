@@ -7,6 +7,7 @@ use firebox_eval::{
 };
 use firebox_search::{
     Direction, Distribution, FanovaConfig, Space, Study, Trial, TrialState, importances, savings,
+    seconds_taken,
 };
 
 use super::conclude::is_feasible;
@@ -21,7 +22,12 @@ const MARKS: usize = 5;
 /// What the page shows.
 pub(super) struct About<'a> {
     pub(super) study: &'a Study,
+    /// The last try of each trial.
     pub(super) trials: &'a [Trial],
+    /// All tries, in the order of their numbers: each took its time.
+    pub(super) all: &'a [Trial],
+    /// Seconds in which at least one of them ran.
+    pub(super) seconds: f64,
     pub(super) space: &'a Space,
     pub(super) storage: &'a str,
     pub(super) objectives: &'a Objectives,
@@ -70,6 +76,10 @@ fn report(about: &About<'_>) -> StudyReport {
         vec![fact("sampler", sampler), fact("pruner", pruner), fact("journal", storage)];
     facts.extend(continued(trials).iter().map(|told| fact("tried again", told)));
     facts.extend(about.ended.iter().map(|ended| fact("no more trials", ended)));
+    let shown = |trial: &Trial| {
+        let seconds = seconds_taken(about.all, trial);
+        StudyTrial { seconds, ..row(trial, began, &axes) }
+    };
     StudyReport {
         title: format!("Search of {}", study.name()),
         study: study.name().to_owned(),
@@ -77,10 +87,11 @@ fn report(about: &About<'_>) -> StudyReport {
         facts,
         objectives: objectives.all().iter().map(objective).collect(),
         parameters: axes.iter().map(mark).collect(),
-        trials: trials.iter().map(|trial| row(trial, began, &axes)).collect(),
+        trials: trials.iter().map(shown).collect(),
         importances: importances(trials, 0, FanovaConfig::default()),
         best: about.best.clone(),
-        saved: savings(trials).map(|s| Saved { seconds: s.seconds, spent: s.spent }),
+        seconds: Some(about.seconds),
+        saved: savings(about.all).map(|s| Saved { seconds: s.seconds, spent: s.spent }),
         configuration: about.configuration.clone(),
         warnings: about.warnings.clone(),
     }
@@ -110,6 +121,7 @@ fn row(trial: &Trial, began: f64, axes: &[(&String, &Distribution)]) -> StudyTri
         feasible: is_feasible(trial),
         started: trial.started.map(|time| time - began),
         ended: trial.ended.map(|time| time - began),
+        seconds: None,
         reason: (outcome == StudyOutcome::Failed).then(|| reason(trial)),
     }
 }
@@ -146,7 +158,7 @@ fn summary(about: &About<'_>) -> String {
     if let Some(ended) = &about.ended {
         text.push_str(&format!("- no more are begun: {ended}\n"));
     }
-    if let Some(saved) = savings(trials) {
+    if let Some(saved) = savings(about.all) {
         text.push_str(&format!(
             "- {:.0} % of the trials were given up early, which saved about {:.0} s beside the {:.0} s that were spent, by the median time of complete trials\n",
             100.0 * saved.share, saved.seconds, saved.spent
@@ -195,7 +207,8 @@ fn summary(about: &About<'_>) -> String {
             let text = value.map_or(String::new(), |value| value_text(objective, *value));
             shown.push_str(&format!(" | {text}"));
         }
-        let seconds = seconds(trial).map_or(String::new(), |seconds| format!("{seconds:.1}"));
+        let seconds = seconds_taken(about.all, trial);
+        let seconds = seconds.map_or(String::new(), |seconds| format!("{seconds:.1}"));
         let mut state = format!("{:?}", trial.state).to_lowercase();
         if !is_feasible(trial) {
             state += ", against a constraint";
@@ -205,10 +218,6 @@ fn summary(about: &About<'_>) -> String {
         text.push_str(&format!("| {number} | {state} | {shown} | {seconds} | {values} |\n"));
     }
     text
-}
-
-fn seconds(trial: &Trial) -> Option<f64> {
-    Some(trial.ended? - trial.started?)
 }
 
 fn reason(trial: &Trial) -> String {
@@ -242,7 +251,56 @@ fn continued(trials: &[Trial]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use firebox_search::{Options, RandomSampler, Storage};
+
     use super::*;
+
+    #[test]
+    fn the_time_of_a_trial_is_that_of_all_its_tries() {
+        let storage = Arc::new(Storage::memory().unwrap());
+        let options = Options::new(RandomSampler::new(0));
+        let study = Study::create(&storage, "s", &[Direction::Minimize], options).unwrap();
+        let ended = |number, state: TrialState, started, ended, value: f64| Trial {
+            started: Some(started),
+            ended: Some(ended),
+            values: Some(vec![value]).filter(|_| state == TrialState::Complete),
+            ..Trial::new(number, state)
+        };
+        // Stopped after 7 seconds, and gone on with after a pause of 93; and one that was given up after 2 seconds.
+        let mut all = vec![
+            ended(0, TrialState::Fail, 1000.0, 1007.0, 0.0),
+            ended(1, TrialState::Complete, 1100.0, 1108.9, 0.5),
+            ended(2, TrialState::Pruned, 1110.0, 1112.0, 0.0),
+        ];
+        all[1].system_attributes.insert("retry_history".to_owned(), vec![0].into());
+        let (space, objectives) = (Space::default(), Objectives::default());
+        let about = About {
+            study: &study,
+            trials: &all[1..],
+            all: &all,
+            seconds: 17.9,
+            space: &space,
+            storage: "memory",
+            objectives: &objectives,
+            sampler: "random",
+            pruner: "median",
+            ended: None,
+            best: vec![1],
+            configuration: String::new(),
+            warnings: vec![],
+        };
+        let text = summary(&about);
+        assert!(text.contains("| 1 | complete | 0.50000 | 15.9 |"), "{text}");
+        let saved = "which saved about 14 s beside the 18 s that were spent";
+        assert!(text.contains(saved), "{text}");
+        let report = report(&about);
+        assert_eq!(report.seconds, Some(17.9));
+        assert!((report.trials[0].seconds.unwrap() - 15.9).abs() < 1e-6);
+        let saved = report.saved.unwrap();
+        assert!((saved.seconds - 13.9).abs() < 1e-6 && (saved.spent - 17.9).abs() < 1e-6);
+    }
 
     #[test]
     fn a_reason_is_escaped_for_the_table_of_the_summary_alone() {

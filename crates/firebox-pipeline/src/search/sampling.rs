@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use firebox_search::{
-    GridSampler, PatientPruner, PercentilePruner, Pruner, QuasiRandomSampler, RandomSampler,
-    Sampler, Sequence, Space, TpeSampler,
+    Distribution, GridSampler, PatientPruner, PercentilePruner, Pruner, QuasiRandomSampler,
+    RandomSampler, Sampler, Sequence, Space, TpeSampler,
 };
 
 use super::config::{PrunerConfig, SamplerConfig};
@@ -18,7 +18,7 @@ pub(super) fn sampler(
     Ok(match config {
         SamplerConfig::Random => Box::new(RandomSampler::new(seed)),
         SamplerConfig::QuasiRandom => {
-            Box::new(QuasiRandomSampler::new(Sequence::Sobol, true, seed))
+            Box::new(QuasiRandomSampler::new(Sequence::Sobol, true, seed, &distributions(space)))
         }
         SamplerConfig::Tpe(config) => {
             let sampler = TpeSampler::new(config.clone(), seed);
@@ -31,13 +31,16 @@ pub(super) fn sampler(
                     "`search.sampler` is grid, and `{key}` depends on another key\n  take another sampler, or search each case by itself"
                 )));
             }
-            let distributions = parameters.iter();
-            let distributions: BTreeMap<_, _> =
-                distributions.map(|(key, p)| (key.clone(), p.distribution.clone())).collect();
-            let grid = GridSampler::new(&distributions, BTreeMap::new(), seed);
+            let grid = GridSampler::new(&distributions(space), BTreeMap::new(), seed);
             Box::new(grid.map_err(|error| wrong("sampler", &error))?)
         }
     })
+}
+
+/// All keys of a space, those that exist for some choices of another alone among them.
+fn distributions(space: &Space) -> BTreeMap<String, Distribution> {
+    let parameters = space.parameters().iter();
+    parameters.map(|(key, parameter)| (key.clone(), parameter.distribution.clone())).collect()
 }
 
 pub(super) fn pruner(
@@ -79,4 +82,41 @@ pub(super) fn pruner(
 
 fn wrong(table: &str, error: &dyn std::fmt::Display) -> PipelineError {
     PipelineError::Setting(format!("[search.{table}] cannot be: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use firebox_search::{Choice, Direction, Parameter, SamplerContext, Value};
+
+    use super::*;
+
+    /// Of the first 64 points of Sobol's sequence each square of an eighth of the first and of the third axis has one,
+    /// scrambled or not, also where the third key is asked for after the choice that it depends on.
+    #[test]
+    fn a_key_that_depends_on_another_is_no_function_of_those_before_it() {
+        let unit = Distribution::Float { low: 0.0, high: 1.0, log: false, step: None };
+        let choices = ["bf16", "f32"].map(|text| Choice::Text(text.to_owned())).to_vec();
+        let when = Some(("b".to_owned(), Value::Choice(choices[0].clone())));
+        let parameters = [
+            ("a", Parameter { distribution: unit.clone(), when: None }),
+            ("b", Parameter { distribution: Distribution::Categorical { choices }, when: None }),
+            ("c", Parameter { distribution: unit, when }),
+        ];
+        let space = Space::new(parameters.map(|(name, own)| (name.to_owned(), own)).into());
+        let space = space.unwrap();
+        let mut sampler = sampler(&SamplerConfig::QuasiRandom, &space, 3).unwrap();
+        let mut squares = std::collections::BTreeSet::new();
+        for number in 0..64 {
+            let context =
+                SamplerContext { trials: &[], directions: &[Direction::Minimize], number };
+            let mut depends = distributions(&space);
+            let mut first = depends.clone();
+            first.retain(|name, _| name != "c");
+            depends.retain(|name, _| name == "c");
+            let (first, then) =
+                (sampler.sample(&context, &first), sampler.sample(&context, &depends));
+            squares.insert([first["a"], then["c"]].map(|value| (8.0 * value) as u32));
+        }
+        assert_eq!(squares.len(), 64, "{squares:?}");
+    }
 }

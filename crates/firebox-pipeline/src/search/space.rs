@@ -111,7 +111,8 @@ pub(super) fn space(
 }
 
 /// Refuses keys of two choices of one table, such as those of two optimizers: the second one would
-/// replace the first, whose values would then mean nothing.
+/// replace the first, whose values would then mean nothing. So would a key of one choice replace what was chosen where
+/// the table itself is searched.
 fn check_choices(space: &Space) -> Result<(), PipelineError> {
     for table in CHOICES {
         let chosen = space.parameters().iter().filter_map(|(key, parameter)| {
@@ -119,6 +120,19 @@ fn check_choices(space: &Space) -> Result<(), PipelineError> {
             Some((key, name, &parameter.when))
         });
         let chosen: Vec<_> = chosen.collect();
+        let is_searched = space.parameters().contains_key(table);
+        let stray = chosen.iter().find(|(_, name, when)| {
+            let own = Value::Choice(Choice::Text((*name).to_owned()));
+            !matches!(when, Some((on, value)) if on == table && *value == own)
+        });
+        if let Some((key, name, _)) = stray.filter(|_| is_searched) {
+            return Err(wrong(
+                key,
+                &format!(
+                    "`{table}` is searched, too, and this key makes it `{name}`, whatever was chosen\n  search each by itself, with a study for each"
+                ),
+            ));
+        }
         for (place, (key, name, when)) in chosen.iter().enumerate() {
             let beside = chosen[..place].iter().find(|(_, other, other_when)| {
                 let exclusive = match (when, other_when) {
@@ -286,6 +300,39 @@ mod tests {
             let refused = said("validation-accuracy", key).unwrap();
             assert!(refused.ends_with("write `run.seed`"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_table_and_a_setting_of_one_of_its_choices_are_not_searched_together() {
+        let said = |entries: &str| {
+            let text = format!("[search.space]\n{entries}\n");
+            let search =
+                layers::parse(Path::new("p.toml"), &text, &[], &[]).unwrap().search.unwrap();
+            space(&search.space, &search.objectives).err().map(|error| error.to_string())
+        };
+        let choice = r#""train.loss_scale" = { choices = ["auto", "off"] }"#;
+        let scale = r#""train.loss_scale.static" = { low = 2.0, high = 64.0 }"#;
+        let growth = r#""train.loss_scale.dynamic.growth" = { low = 1.5, high = 4.0 }"#;
+        for (key, entry) in [("static", scale), ("dynamic.growth", growth)] {
+            let refused = said(&format!("{choice}\n{entry}")).unwrap();
+            for part in [
+                "`train.loss_scale` is searched, too",
+                "search each by itself, with a study for each",
+                &format!("[search.space] cannot have `train.loss_scale.{key}` so: "),
+            ] {
+                assert!(refused.contains(part), "`{part}`: {refused}");
+            }
+            assert_eq!(said(entry), None);
+        }
+        assert_eq!(said(choice), None);
+        // Where it is there with that choice alone, nothing is replaced.
+        let choice = r#""train.loss_scale" = { choices = ["auto", "static"] }"#;
+        let when = |name: &str| {
+            let on = format!(r#"when = {{ "train.loss_scale" = "{name}" }}"#);
+            scale.replace('}', &format!(", {on} }}"))
+        };
+        assert_eq!(said(&format!("{choice}\n{}", when("static"))), None);
+        assert!(said(&format!("{choice}\n{}", when("auto"))).is_some());
     }
 
     #[test]

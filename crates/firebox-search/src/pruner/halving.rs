@@ -24,8 +24,8 @@ use crate::trial::{Trial, TrialState};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SuccessiveHalvingPruner {
-    /// Steps of the first rung, at least 1. Left out: a hundredth of the steps of the trial that
-    /// completed first, before which nothing is pruned.
+    /// The step of the first rung, at least 1: of reports from step 0 on, so many come before the one that completes
+    /// it. Left out: a hundredth of the steps of the trial that completed first, before which nothing is pruned.
     pub min_resource: Option<u64>,
     /// How many times more steps each rung takes, and one in how many trials it keeps; at least 2.
     pub reduction_factor: u64,

@@ -22,7 +22,8 @@ pub struct HyperbandPruner {
     /// The study's name, which decides the brackets; the pipeline sets it.
     #[serde(skip)]
     pub study: String,
-    /// Steps of the first rung of the most eager bracket; at least 1.
+    /// The step of the first rung of the most eager bracket, at least 1: of reports from step 0 on, so many come before
+    /// the one that completes it.
     pub min_resource: u64,
     /// Steps of a whole trial. Left out: those of the trial that completed first, before which nothing
     /// is pruned.

@@ -22,6 +22,9 @@ pub enum Ended {
     Failed(String),
     /// Stopped from outside: it fails, and waits for a worker to go on with it.
     Interrupted,
+    /// Stopped by a fault that is none of its own, for this reason: as [`Ended::Interrupted`], and counted by
+    /// [`TrialHandle::faults`].
+    PutBack(String),
 }
 
 /// A running trial.
@@ -80,9 +83,10 @@ impl<'study> TrialHandle<'study> {
         self.origin
     }
 
-    /// How often it was put back into the queue because its worker was stopped.
-    pub fn interruptions(&self) -> u64 {
-        self.trial().map_or(0, |trial| retry::stopped(&trial).len() as u64)
+    /// How often it was put back into the queue because of a fault that is none of its own, see
+    /// [`TrialHandle::put_back`].
+    pub fn faults(&self) -> u64 {
+        self.trial().map_or(0, |trial| retry::faults(&trial).len() as u64)
     }
 
     /// The direction of each objective of its study.
@@ -174,6 +178,13 @@ impl<'study> TrialHandle<'study> {
         self.wish = Some(Ended::Interrupted);
     }
 
+    /// As [`TrialHandle::interrupt`], because of a fault that is none of the trial's own, such as a full disk or data
+    /// that are not there. It becomes the reason that the journal has, costs none of the retries that a trial
+    /// has whose worker dies, and is counted by [`TrialHandle::faults`].
+    pub fn put_back(&mut self, reason: &str) {
+        self.wish = Some(Ended::PutBack(reason.to_owned()));
+    }
+
     /// Sets an attribute of the user.
     ///
     /// # Errors
@@ -260,6 +271,10 @@ impl<'study> TrialHandle<'study> {
                     let cause = retry::Cause::Stopped("its worker was stopped");
                     retry::fail_and_retry(record, study, id, trial, cause)
                 }
+                Ended::PutBack(reason) => {
+                    let cause = retry::Cause::Fault(reason);
+                    retry::fail_and_retry(record, study, id, trial, cause)
+                }
             })
         });
         self.study.heart.stop(id);
@@ -267,7 +282,7 @@ impl<'study> TrialHandle<'study> {
         Ok(match ended {
             Ended::Complete(_) => TrialState::Complete,
             Ended::Pruned => TrialState::Pruned,
-            Ended::Failed(_) | Ended::Interrupted => TrialState::Fail,
+            Ended::Failed(_) | Ended::Interrupted | Ended::PutBack(_) => TrialState::Fail,
         })
     }
 }

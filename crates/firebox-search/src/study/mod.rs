@@ -27,6 +27,7 @@ pub use conditional::{Parameter, Space};
 pub use error::StudyError;
 pub use handle::{Ended, TrialHandle};
 pub use optimize::{Budget, Limit};
+pub(crate) use spent::took;
 
 use crate::direction::Direction;
 use crate::pruner::Pruner;

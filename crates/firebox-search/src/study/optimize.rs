@@ -46,8 +46,8 @@ impl Study {
     /// if their workers die. Several threads may call it at once.
     ///
     /// The function returns a value of each objective. An error or a panic of it fails the trial with
-    /// that reason, and the study goes on; see also [`TrialHandle::give_up`] and
-    /// [`TrialHandle::interrupt`].
+    /// that reason, and the study goes on; see also [`TrialHandle::give_up`],
+    /// [`TrialHandle::interrupt`] and [`TrialHandle::put_back`].
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl Study {
             };
             let result = catch_unwind(AssertUnwindSafe(|| objective(&mut trial)));
             let wish = trial.wish.take();
-            let stops = wish == Some(Ended::Interrupted);
+            let stops = matches!(wish, Some(Ended::Interrupted | Ended::PutBack(_)));
             let ended = wish.unwrap_or_else(|| match result {
                 Ok(Ok(values)) => Ended::Complete(values),
                 // If the journal answers again, the trial is gone on with; if not, nobody is told.

@@ -11,6 +11,8 @@ use crate::trial::{FAILED_TRIAL, HEARTBEAT, HISTORY, Trial, TrialState};
 pub(super) const REASON: &str = "fail_reason";
 /// Those of the history whose worker was stopped and did not die.
 const STOPPED: &str = "firebox:stopped";
+/// Those of the stopped ones whose worker met a fault that is none of the trial's own.
+const FAULTS: &str = "firebox:faults";
 
 /// Whether it is a retry of another.
 pub(super) fn is_retry(trial: &Trial) -> bool {
@@ -24,9 +26,9 @@ fn numbers(trial: &Trial, key: &str) -> Vec<Value> {
     }
 }
 
-/// Numbers of the trials that it goes on with and whose worker was stopped.
-pub(super) fn stopped(trial: &Trial) -> Vec<Value> {
-    numbers(trial, STOPPED)
+/// Numbers of the trials that it goes on with and whose worker met a fault.
+pub(super) fn faults(trial: &Trial) -> Vec<Value> {
+    numbers(trial, FAULTS)
 }
 
 /// Ends a trial with a reason.
@@ -44,6 +46,8 @@ pub(super) enum Cause<'a> {
     Died(u64),
     /// Its worker was stopped for this reason, which is no fault of the trial.
     Stopped(&'a str),
+    /// Its worker met this fault, which is none of the trial's own, and stopped.
+    Fault(&'a str),
 }
 
 /// Whether a trial was put back into the queue: another one has its number in its history.
@@ -64,7 +68,8 @@ pub(super) fn fail_and_retry(
     trial: &Trial,
     cause: Cause<'_>,
 ) -> Vec<Operation> {
-    let (mut history, mut stopped) = (numbers(trial, HISTORY), stopped(trial));
+    let (mut history, mut stopped) = (numbers(trial, HISTORY), numbers(trial, STOPPED));
+    let mut faults = faults(trial);
     let reason = match cause {
         Cause::Died(most) => {
             let reason = "its worker gave no sign of life any more";
@@ -77,6 +82,11 @@ pub(super) fn fail_and_retry(
             stopped.push(Value::from(trial.number));
             reason
         }
+        Cause::Fault(reason) => {
+            stopped.push(Value::from(trial.number));
+            faults.push(Value::from(trial.number));
+            reason
+        }
     };
     history.push(Value::from(trial.number));
     let kept = |key: &String| key != HEARTBEAT && !key.starts_with("constraints");
@@ -84,8 +94,10 @@ pub(super) fn fail_and_retry(
     system_attributes.retain(|key, _| kept(key));
     system_attributes.insert(FAILED_TRIAL.to_owned(), json!(trial.origin()));
     system_attributes.insert(HISTORY.to_owned(), Value::Array(history));
-    if !stopped.is_empty() {
-        system_attributes.insert(STOPPED.to_owned(), Value::Array(stopped));
+    for (key, numbers) in [(STOPPED, stopped), (FAULTS, faults)] {
+        if !numbers.is_empty() {
+            system_attributes.insert(key.to_owned(), Value::Array(numbers));
+        }
     }
     let put_back = (!is_put_back(record, trial)).then(|| Operation::Enqueue {
         study,

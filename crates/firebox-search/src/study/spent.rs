@@ -16,6 +16,12 @@ pub(super) fn seconds(trials: &[Trial], now: f64) -> f64 {
     sum
 }
 
+/// Seconds that a trial ran that has ended, by the same rule.
+pub(crate) fn took(trial: &Trial) -> Option<f64> {
+    let (started, ended) = ran(trial, trial.ended?)?;
+    Some(ended - started)
+}
+
 /// When a trial ran. Its start, its signs of life and its values have the time of its worker's machine;
 /// `now`, and the end of a trial that another took for lost, may be days later, or of another clock.
 /// So a trial without a result ran until its last sign of life, and at most up to the next one.
@@ -88,6 +94,12 @@ mod tests {
         check(Fail, 100.0, Some(90_000.0), Some(150.0), 60.0);
         // It failed, or was stopped.
         check(Fail, 100.0, Some(153.0), Some(150.0), 53.0);
+        let taken = |state, ended, beat| took(&trial(state, 100.0, ended, beat));
+        assert_eq!(taken(Fail, Some(90_000.0), Some(150.0)), Some(60.0));
+        assert_eq!(
+            [taken(Complete, Some(130.0), None), taken(Running, None, None)],
+            [Some(30.0), None]
+        );
         // The clock of who looks, or of who noticed, is behind or ahead of its worker's.
         check(Running, NOW + 3600.0, None, Some(NOW + 3650.0), 50.0);
         check(Running, NOW - 7200.0, None, Some(NOW - 7150.0), 60.0);

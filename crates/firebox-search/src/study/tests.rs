@@ -514,6 +514,35 @@ fn a_worker_that_is_stopped_costs_the_trial_no_retry() {
     assert_eq!(all[4].system_attributes["retry_history"], json!([0, 1, 2, 3]));
 }
 
+#[test]
+fn faults_are_counted_apart_from_stops_and_cost_no_retry() {
+    let storage = Arc::new(Storage::memory().unwrap());
+    let options = || Options { retries: 0, ..options() };
+    let study = Study::create(&storage, "s", &[Direction::Minimize], options()).unwrap();
+    // Stopped, three faults with a stop between them, and stopped once more.
+    let ends = ["", "the disk is full", "", "the disk is full", "no data", ""];
+    for (end, faults) in ends.into_iter().zip([0, 0, 1, 1, 2, 3]) {
+        let objective = |trial: &mut TrialHandle<'_>| {
+            assert_eq!((trial.origin(), trial.faults()), (0, faults));
+            match end {
+                "" => trial.interrupt(),
+                fault => trial.put_back(fault),
+            }
+            Ok::<_, StudyError>(vec![0.0])
+        };
+        study.optimize(&trials(1), objective).unwrap();
+    }
+    study.optimize(&trials(1), |_| Ok::<_, StudyError>(vec![1.0])).unwrap();
+    let all = study.trials().unwrap();
+    let reasons: Vec<_> =
+        all[..6].iter().map(|trial| trial.user_attributes["fail_reason"].as_str()).collect();
+    let stopped = "its worker was stopped";
+    let expected = ends.map(|end| Some(if end.is_empty() { stopped } else { end }));
+    assert_eq!(reasons, expected);
+    assert_eq!((all.len(), all[6].state), (7, TrialState::Complete));
+    assert_eq!(all[6].system_attributes["retry_history"], json!([0, 1, 2, 3, 4, 5]));
+}
+
 /// A sampler of one proposal.
 struct Once(RandomSampler);
 
