@@ -217,7 +217,7 @@ impl Finding {
                 "set `data.checks.ohlc` to \"drop\" to leave those bars out, or to \"fill\" to widen their range"
             }
             Defect::Gaps => {
-                "set `data.checks.gaps` to \"split\" to cut the series there (usual for market data), or to \"fill\""
+                "set `data.checks.gaps` to \"split\" to cut the series there (usual for market data, where that leaves runs as long as a window), or to \"fill\""
             }
             Defect::Uneven => "put the rows on steps of one length if they should be even",
             Defect::Constant => "set `data.checks.constant` to \"drop\" or \"keep\"",

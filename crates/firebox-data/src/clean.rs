@@ -355,7 +355,7 @@ pub(crate) fn findings(
     let missing = count(missing, "step");
     let more = format!("{missing} missing, the longest gap {}; ", duration(longest));
     let (policy, cut) = uncut(works, policies, policy);
-    let more = more + &cut + &irregular(works, interval);
+    let more = more + &cut + &irregular(works, interval) + &short_runs(works, policies);
     found.push(sum(Defect::Gaps, None, policy, &|work| work.counts.gaps, &more));
     let farthest = works.iter().map(|work| work.counts.most_uneven).max().unwrap_or(0);
     let more = interval.map_or(String::new(), |interval| {
@@ -404,6 +404,31 @@ fn irregular(works: &[Work], interval: Option<Interval>) -> String {
             count(steps, "step")
         ),
     }
+}
+
+/// Gaps from which on they are a rule, such as that of weekends. A choice.
+const MANY_GAPS: u64 = 10;
+/// Rows of which runs in the mean have fewer that are shorter than most windows. A choice.
+const FEW_ROWS: u64 = 16;
+
+/// What is said of gaps that are refused and lie so close to each other that a split leaves hardly a window.
+fn short_runs(works: &[Work], policies: &CheckPolicies) -> String {
+    let sum = |count: &dyn Fn(&Work) -> u64| works.iter().map(count).sum::<u64>();
+    let (gaps, rows) = (sum(&|work| work.counts.gaps), sum(&|work| work.counts.rows));
+    let odd = gaps + sum(&|work| work.counts.crowded);
+    let runs = gaps + works.len() as u64;
+    if policies.gaps != GapPolicy::Error
+        || gaps < MANY_GAPS
+        || rows >= FEW_ROWS * runs
+        // Such rows are not even, and that is told.
+        || 2 * odd > rows
+    {
+        return String::new();
+    }
+    format!(
+        "between them lie {:.1} rows in the mean, and a split leaves no window that is longer than what lies between two gaps: where nothing is traded or measured in these, as on weekends, leave the column of times out of the files, which numbers the rows; ",
+        rows as f64 / runs as f64
+    )
 }
 
 pub(crate) fn summary(works: &[Work], channels: &[Channel], findings: Vec<Finding>) -> Checks {

@@ -171,7 +171,7 @@ pub struct Columns {
     /// `datetime`, `ts` or `date` in any case, by the first of these words that names one; without one, rows are numbered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
-    /// How times are written.
+    /// How times are written. Dates without separators (20240101, 202401010930) are told: they are no numbers since 1970.
     pub time_unit: TimeUnit,
     /// IANA name of the zone of times that are written without one, such as `America/New_York`.
     /// By default UTC. A moment that clocks show twice is told by the rows before it, of the same
@@ -299,7 +299,8 @@ pub struct CheckPolicies {
     /// Consecutive times less than half an interval apart, such as rows of another rate: a window of so many steps
     /// would span less time there.
     pub crowded: CrowdedPolicy,
-    /// Consecutive times more than one and a half intervals apart.
+    /// Consecutive times more than one and a half intervals apart. Of bars of trading days each weekend is one, and a split
+    /// leaves runs of five: without the column of times in the files, rows are numbered, one step each.
     pub gaps: GapPolicy,
     /// The longest run that `fill` fills, in steps: a longer gap is cut as by `split`, a longer
     /// run of missing values is dropped. Whether there is a window in a hole depends by that on where the hole ends,

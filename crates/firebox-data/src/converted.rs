@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use firebox_cache::{CacheError, Samples};
-use firebox_core::{Channel, Filled, Key, SeriesSet, SeriesValues};
+use firebox_core::{Channel, Event, Filled, Key, Listener, SeriesSet, SeriesValues};
 
 use crate::fast::Stop;
 use crate::input::Input;
@@ -102,9 +102,20 @@ pub(crate) fn raw(input: &Input, config: &DataConfig) -> Result<Raw, DataError> 
     Ok(Raw { channels, classes: samples.classes().to_vec(), series, ..Raw::default() })
 }
 
-/// Opens the folders, every byte compared with its checksum.
-pub(crate) fn open_all(inputs: &[Input]) -> Result<Vec<Samples>, DataError> {
-    inputs.iter().map(open).collect()
+/// Opens the folders, every byte compared with its checksum, and tells of values that became zeros when they were
+/// converted.
+pub(crate) fn open_all(
+    inputs: &[Input],
+    listener: &dyn Listener,
+) -> Result<Vec<Samples>, DataError> {
+    let folders: Vec<Samples> = inputs.iter().map(open).collect::<Result<_, _>>()?;
+    for samples in &folders {
+        if let Some(lost) = samples.lost() {
+            let message = format!("{}: {lost}", samples.path().display());
+            listener.on(&Event::Warning { message });
+        }
+    }
+    Ok(folders)
 }
 
 /// Looks through the samples of these folders, and writes down what they are in the store. Their values stay

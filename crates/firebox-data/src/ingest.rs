@@ -159,7 +159,7 @@ pub fn ingest_until(
     let samples = match inputs[0].format == Format::Samples && config.timeframes.is_none() {
         true => {
             refuse_settings(config, Format::Samples)?;
-            Some(converted::open_all(&inputs)?)
+            Some(converted::open_all(&inputs, listener)?)
         }
         false => None,
     };

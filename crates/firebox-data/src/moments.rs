@@ -6,7 +6,8 @@ use rayon::prelude::*;
 use crate::checks::duration;
 use crate::frame::Reading;
 use crate::time::{
-    Clocks, Written, Zone, epoch, in_units, is_time_of_day, likely_unit, parse_epoch, parse_iso,
+    Clocks, Written, Zone, as_date, epoch, in_units, is_time_of_day, likely_unit, parse_epoch,
+    parse_iso,
 };
 use crate::{DataError, TimeUnit};
 
@@ -32,6 +33,12 @@ impl Reading<'_> {
         }
         let zone = if clocks.local { *self.zone } else { Zone::Utc };
         let unit = self.config.columns.time_unit;
+        let is_date = |time: &i64| as_date(in_units(*time, unit)).is_some();
+        if unit != TimeUnit::Auto && times.len() > 2 && times.iter().all(is_date) {
+            let number = in_units(times[0], unit);
+            let problem = unless_date(number, String::new());
+            return Err(self.bad_time(0, name, &format!("{number}"), problem));
+        }
         // Numbers of another unit than the declared one end up far in the future.
         let most = if unit == TimeUnit::Auto { COUNTABLE } else { FARTHEST };
         let Some(row) = times.iter().position(|time| time.unsigned_abs() > most) else {
@@ -52,7 +59,7 @@ impl Reading<'_> {
             .map_or(String::new(), |unit| format!("; `time_unit = \"{unit}\"` would be likely"));
         let problem =
             format!("would lie in the year {year:.0}: check `data.columns.time_unit`{likely}");
-        self.bad_time(row, name, &format!("{number}"), problem)
+        self.bad_time(row, name, &format!("{number}"), unless_date(number, problem))
     }
 
     /// Times as they stand there, and by which clocks.
@@ -107,11 +114,12 @@ impl Reading<'_> {
             Some(unit) => format!("; `time_unit = \"{unit}\"` would be likely"),
             None => String::new(),
         };
-        self.wrong_type(
-            name,
-            self.column(name).map_or(&DataType::Null, |column| column.dtype()),
-            &format!("declare `data.columns.time_unit` for times that are numbers{unit}"),
-        )
+        let hint = match as_date(value) {
+            Some(date) => format!("{value} {}", like_a_date(&date)),
+            None => format!("declare `data.columns.time_unit` for times that are numbers{unit}"),
+        };
+        let kind = self.column(name).map_or(&DataType::Null, |column| column.dtype());
+        self.wrong_type(name, kind, &hint)
     }
 
     fn bad_time(&self, row: usize, name: &str, value: &str, problem: String) -> DataError {
@@ -138,7 +146,8 @@ impl Reading<'_> {
                 return Err(self.bad_time(row, name, "", "has no time".to_owned()));
             };
             epoch(number, unit).ok_or_else(|| {
-                self.bad_time(row, name, &number.to_string(), NOT_COUNTABLE.to_owned())
+                let problem = unless_date(number as f64, NOT_COUNTABLE.to_owned());
+                self.bad_time(row, name, &number.to_string(), problem)
             })
         };
         numbers.iter().enumerate().map(time).collect()
@@ -156,7 +165,8 @@ impl Reading<'_> {
             match time.abs() < 9.2e18 {
                 true => Ok(time as i64),
                 false => {
-                    Err(self.bad_time(row, name, &number.to_string(), "is no time".to_owned()))
+                    let problem = unless_date(number, "is no time".to_owned());
+                    Err(self.bad_time(row, name, &number.to_string(), problem))
                 }
             }
         };
@@ -244,7 +254,11 @@ impl Reading<'_> {
             let problem = format!("is a time of day and says no date: {OF_DAY}");
             return self.bad_time(row, name, value, problem);
         }
-        if let (TimeUnit::Auto, Ok(number)) = (unit, value.trim().parse::<f64>()) {
+        let number = value.trim().parse::<f64>();
+        if let Some(date) = number.as_ref().ok().and_then(|number| as_date(*number)) {
+            return self.bad_time(row, name, value, like_a_date(&date));
+        }
+        if let (TimeUnit::Auto, Ok(number)) = (unit, number) {
             let likely = likely_unit(number)
                 .map(|unit| format!("; `time_unit = \"{unit}\"` would be likely"))
                 .unwrap_or_default();
@@ -272,4 +286,14 @@ impl Reading<'_> {
             self.bad_time(row, name, &value, problem.to_owned())
         })
     }
+}
+
+/// What is said of a number that is this date, written without separators.
+fn like_a_date(date: &str) -> String {
+    format!("looks like a date without separators, and is no number since 1970: write it as {date}")
+}
+
+/// That, where a number is a date; else the problem.
+fn unless_date(number: f64, problem: String) -> String {
+    as_date(number).map_or(problem, |date| like_a_date(&date))
 }

@@ -243,6 +243,32 @@ pub(crate) fn likely_unit(number: f64) -> Option<&'static str> {
         .map(|(unit, _)| unit)
 }
 
+/// A date of the years 1900 to 2100 that a number of 8, 12 or 14 digits is, `YYYYMMDD` with or without `HHMM` or
+/// `HHMMSS`, as ISO 8601. As a time since 1970, such a number is of no year between 1980 and 2100, whatever its unit.
+pub(crate) fn as_date(number: f64) -> Option<String> {
+    if number.fract() != 0.0 || !(1e7..1e14).contains(&number) {
+        return None;
+    }
+    let text = format!("{number:.0}");
+    let (date, clock) = text.split_at_checked(8)?;
+    let (year, day) = date.split_at_checked(4)?;
+    let (month, day) = day.split_at_checked(2)?;
+    if !(1900..=2100).contains(&digits(year.as_bytes())?) {
+        return None;
+    }
+    let mut written = format!("{year}-{month}-{day}");
+    if let Some((hour, rest)) = clock.split_at_checked(2) {
+        let (minute, second) = rest.split_at_checked(2)?;
+        written += &format!("T{hour}:{minute}");
+        if !second.is_empty() {
+            written += &format!(":{second}");
+        }
+    } else if !clock.is_empty() {
+        return None;
+    }
+    parse_iso(written.as_bytes()).is_some().then_some(written)
+}
+
 /// ISO 8601 with the microseconds that are not zero.
 pub(crate) fn format(time: i64) -> String {
     match DateTime::from_timestamp_micros(time) {
@@ -523,6 +549,41 @@ mod tests {
         assert_eq!(likely_unit(1_398_902_460_000.0), Some("ms"));
         assert_eq!(likely_unit(1_398_902_460_000_000.0), Some("us"));
         assert_eq!(likely_unit(17.0), None);
+    }
+
+    #[test]
+    fn numbers_that_are_dates_without_separators_are_told_from_others() {
+        let check = |number: f64, expected: Option<&str>| {
+            assert_eq!(as_date(number).as_deref(), expected, "{number}");
+        };
+        check(20_240_101.0, Some("2024-01-01"));
+        check(20_240_229.0, Some("2024-02-29"));
+        check(202_401_020_930.0, Some("2024-01-02T09:30"));
+        check(20_240_102_093_015.0, Some("2024-01-02T09:30:15"));
+        check(19_000_101.0, Some("1900-01-01"));
+        check(21_001_231.0, Some("2100-12-31"));
+        for number in [
+            18_991_231.0,
+            21_010_101.0,
+            20_230_229.0,
+            20_241_301.0,
+            20_240_100.0,
+            20_240_101.5,
+            -20_240_101.0,
+            2_024_010_109.0,
+            202_401_022_460.0,
+            20_240_102_093_060.0,
+            f64::NAN,
+            f64::INFINITY,
+            1_704_153_600.0,
+            0.0,
+        ] {
+            check(number, None);
+        }
+        // Those that are have no unit that would be likely.
+        for number in [19_000_101.0, 21_001_231.0, 190_001_010_000.0, 21_001_231_235_959.0] {
+            assert!(as_date(number).is_some() && likely_unit(number).is_none(), "{number}");
+        }
     }
 
     #[test]

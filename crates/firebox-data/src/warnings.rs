@@ -123,14 +123,23 @@ fn warn_of_missing(listener: &dyn Listener, checks: &Checks) {
 }
 
 /// Numbers of a finer unit than the declared one end up far in the future, which is refused; those of a coarser one
-/// end up in 1970, as do clocks that begin with a device.
+/// end up in 1970, as do clocks that begin with a device. Dates without separators are numbers of no unit.
 fn warn_of_unit(listener: &dyn Listener, config: &DataConfig, checks: &Checks) {
     let unit = config.columns.time_unit;
-    let is_declared = unit != crate::TimeUnit::Auto;
-    let early = |[first, last]: &[i64; 2]| is_declared && *first > 0 && *last < EARLIEST;
-    let Some([first, last]) = checks.span.filter(early) else { return };
-    if let Some(likely) = time::likely_unit(time::in_units(first, unit)) {
-        let [first, last] = [first, last].map(time::format);
+    let Some(span) = checks.span.filter(|_| unit != crate::TimeUnit::Auto) else { return };
+    let numbers = span.map(|time| time::in_units(time, unit));
+    let [first, last] = span.map(time::format);
+    if let [Some(from), Some(to)] = numbers.map(time::as_date) {
+        warn(
+            listener,
+            format!(
+                "the times look like dates without separators, from {from} to {to}, and `data.columns.time_unit` reads them as numbers since 1970, from {first} to {last}: write them as {from}, and leave the unit out"
+            ),
+        );
+        return;
+    }
+    let early = span[0] > 0 && span[1] < EARLIEST;
+    if let Some(likely) = time::likely_unit(numbers[0]).filter(|_| early) {
         warn(
             listener,
             format!(

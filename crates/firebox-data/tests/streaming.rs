@@ -7,13 +7,13 @@
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use firebox_cache::{CacheError, SampleSpec, Samples};
 use firebox_core::{
-    Key, Labels, Normalisation, Normaliser, SeriesSet, Silent, SplitRule, Storage, WindowRule,
-    split,
+    Event, Key, Labels, Normalisation, Normaliser, SeriesSet, Silent, SplitRule, Storage,
+    WindowRule, split,
 };
 use firebox_data::{
     CheckPolicies, ConstantPolicy, CrowdedPolicy, DataConfig, GapPolicy, Interval, Paths, Policy,
@@ -931,6 +931,41 @@ fn read_in_place() {
             let error = ingest(&config, &cache, &Silent).unwrap_err().to_string();
             assert!(error.contains("convert the arrays again"), "{error}");
         }
+    }
+}
+
+#[test]
+fn converted_samples_whose_small_values_became_zeros_are_told_of_in_each_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = SampleSpec {
+        key: Key::builder("test", 1).finish(),
+        source: String::new(),
+        shape: [4, 2],
+        storage: Storage::F16,
+        classes: vec![],
+        samples: vec![(4, None), (3, None)],
+        names: vec![],
+        shard_bytes: 1 << 20,
+    };
+    // One channel of the first sample: 4 of 14 values.
+    let written = Samples::write::<CacheError>(folder.path(), &spec, &Silent, |sample, out| {
+        let small = |step: usize| if sample == 0 { 1e-9 } else { step as f32 + 2.5 };
+        (0..4 - sample).for_each(|step| out.extend([step as f32 + 1.0, small(step)]));
+        Ok(())
+    });
+    let config = DataConfig::new(written.unwrap().path());
+    let cache = folder.path().join("cache");
+    for reused in [false, true] {
+        let told = Mutex::new(Vec::new());
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                told.lock().unwrap().push(message.clone());
+            }
+        };
+        assert_eq!(ingest(&config, &cache, &listener).unwrap().reused, reused);
+        let told = told.into_inner().unwrap();
+        let of_zeros = "28.6 % of the values are nearer to 0 than f16 can tell";
+        assert_eq!(told.iter().filter(|said| said.contains(of_zeros)).count(), 1, "{told:?}");
     }
 }
 

@@ -13,7 +13,7 @@ use firebox_core::Stream;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::together::number_of_units;
+use crate::together::{equal_units, number_of_units};
 use crate::{Confusion, Metric, Metrics, Together};
 
 /// Blocks of windows below which there is no interval. A choice: a resample of one block is all windows again, and those of
@@ -170,10 +170,18 @@ impl Resampling {
         if crossed.is_empty() { drawn } else { crossed }
     }
 
-    /// How many independent ones so many windows are as good as: as there are blocks of them, or units, whichever are fewer.
-    pub(crate) fn independent(&self, windows: usize) -> usize {
-        let units = number_of_units(&self.units).unwrap_or(windows);
-        (windows / self.block.max(1)).min(units)
+    /// How many independent ones so many windows are as good as: as there are blocks of them, or units, whichever are fewer;
+    /// where whole units are drawn, [as these are](crate::equal_units).
+    pub fn independent(&self, windows: usize) -> usize {
+        self.drawn_units().unwrap_or_else(|| {
+            let units = number_of_units(&self.units).unwrap_or(windows);
+            (windows / self.block.max(1)).min(units)
+        })
+    }
+
+    /// How many units of equal size the units are as good as, if whole ones are drawn.
+    pub(crate) fn drawn_units(&self) -> Option<usize> {
+        (self.whole_units && !self.units.is_empty()).then(|| equal_units(&self.units))
     }
 
     /// The same without a resample where there are too few blocks or units of so many windows for an interval.

@@ -3,15 +3,16 @@
 //! What is done with the features is in `evaluate`.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::Device;
 use firebox_core::{HeldOutWindows, Listener};
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source};
 use firebox_models::{Encoder, KeptWeights};
 
+use crate::evaluate::evaluate_watched;
 use crate::{
-    EmbeddingView, EvalConfig, EvalError, Evaluation, Features, Parts, Subjects, Together,
-    evaluate, project,
+    EmbeddingView, EvalConfig, EvalError, Evaluation, Features, Parts, Subjects, Together, project,
 };
 
 /// The three parts of a split, to read windows from.
@@ -77,17 +78,19 @@ pub fn embed<E: Encoder>(
 /// Evaluates a pre-trained encoder beside its baselines on labelled windows: the whole of it.
 ///
 /// `random` makes the encoder as it was initialised, for a seed. Windows without a label are left
-/// out. Without any, the answer is `None`.
+/// out. Without any, the answer is `None`. Once `halt` is true, it ends after the iteration of a fit that it is in.
 ///
 /// # Errors
 ///
 /// When a window cannot be read, a random encoder cannot be made, or an embedding is not finite.
+/// [`EvalError::Stopped`] by `halt`.
 pub fn evaluate_encoder<E, R, F>(
     config: &EvalConfig,
     pretrained: &E,
     mut random: impl FnMut(u64) -> Result<R, F>,
     sources: &Sources,
     device: &Device,
+    halt: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<Option<Evaluation>, EvalError>
 where
@@ -107,7 +110,7 @@ where
             random(seed).map_err(|source| EvalError::Encoder { seed, source: Box::new(source) })?;
         chosen.encode(&encoder, config.batch_size, device)
     };
-    let mut evaluation = evaluate(config, &subjects, random, listener)?;
+    let mut evaluation = evaluate_watched(config, &subjects, random, halt, listener)?;
     if let Some(evaluation) = &mut evaluation {
         evaluation.answers.windows.clone_from(&chosen.0[2].indices);
     }

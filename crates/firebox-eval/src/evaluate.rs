@@ -4,6 +4,7 @@
 //! label before the last prediction is made.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 use firebox_core::{Event, Listener, Stream, count, quoted};
 use serde::{Deserialize, Serialize};
@@ -150,8 +151,9 @@ pub struct Evaluation {
     pub resamples: u32,
     /// Consecutive test windows that were drawn together; where whole units were, those of one in the mean.
     pub block: usize,
-    /// How many whole series or groups the test windows are of, if these were drawn: they are new to the model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// How many whole series or groups of equal size those of the test windows are as good as
+    /// ([`equal_units`](crate::equal_units)), if these were drawn: they are new to the model.
+    #[serde(rename = "equal_units", default, skip_serializing_if = "Option::is_none")]
     pub units: Option<usize>,
     /// Scores, the pre-trained encoder first.
     pub scores: Vec<Score>,
@@ -172,11 +174,9 @@ impl Evaluation {
         self.scores.iter().find(|score| score.subject == subject && score.head == head)
     }
 
-    /// Test windows that are independent of each other: the windows over the block, or the units that were drawn if these
-    /// are fewer.
+    /// Test windows that are independent of each other: the windows over the block, or the units that were drawn.
     pub fn independent_windows(&self) -> usize {
-        let blocks = self.windows[2] / self.block.max(1);
-        self.units.map_or(blocks, |units| blocks.min(units))
+        self.units.unwrap_or(self.windows[2] / self.block.max(1))
     }
 
     /// Whether any score has an interval; of too few independent windows none has.
@@ -197,7 +197,22 @@ impl Evaluation {
 pub fn evaluate(
     config: &EvalConfig,
     subjects: &Subjects<'_>,
+    random: impl FnMut(u64) -> Result<Parts, EvalError>,
+    listener: &dyn Listener,
+) -> Result<Option<Evaluation>, EvalError> {
+    evaluate_watched(config, subjects, random, &AtomicBool::new(false), listener)
+}
+
+/// [`evaluate`], which ends once `halt` is true: after the iteration of a fit that it is in.
+///
+/// # Errors
+///
+/// As there, and [`EvalError::Stopped`].
+pub(crate) fn evaluate_watched(
+    config: &EvalConfig,
+    subjects: &Subjects<'_>,
     mut random: impl FnMut(u64) -> Result<Parts, EvalError>,
+    halt: &AtomicBool,
     listener: &dyn Listener,
 ) -> Result<Option<Evaluation>, EvalError> {
     config.validate()?;
@@ -211,18 +226,18 @@ pub fn evaluate(
     let mut progress = Progress { listener, done: 0, total: 2 + u64::from(config.seeds) };
     progress.tell();
     let mut fit = |parts: &Parts| {
-        let fitted = fit_and_predict(config, classes.len(), parts);
+        let fitted = fit_and_predict(config, classes.len(), parts, halt)?;
         progress.advance();
-        fitted
+        Ok::<_, EvalError>(fitted)
     };
-    let of_pretrained = vec![fit(pretrained)];
-    let of_raw = vec![fit(raw)];
+    let of_pretrained = vec![fit(pretrained)?];
+    let of_raw = vec![fit(raw)?];
     let mut of_random = Vec::new();
     for seed in random_seeds(config) {
         let parts = random(seed)?;
         parts.check(classes.len())?;
         same_windows("random encoder", pretrained, &parts)?;
-        of_random.push(fit(&parts));
+        of_random.push(fit(&parts)?);
     }
     let together = together.asked(config.block);
     let block = together.block.clamp(1, pretrained.test.len());
@@ -450,6 +465,20 @@ pub fn unlearnt_classes(classes: &[String], learnt: &[bool], tested: &[u64]) -> 
     }
 }
 
+/// What to say of classes that are learnt and have no test window, if there are any; `learnt` and `tested` as in
+/// [`unlearnt_classes`].
+pub fn untested_classes(classes: &[String], learnt: &[bool], tested: &[u64]) -> Option<String> {
+    const NAMED: usize = 10;
+    let untested = (0..classes.len()).filter(|class| learnt[*class] && tested[*class] == 0);
+    let names: Vec<&String> = untested.map(|class| &classes[class]).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "no test window is of {}: scores say nothing of that, and macro averages count 0 for one that is answered",
+            quoted(&names, NAMED)
+        )
+    })
+}
+
 fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut seen = vec![false; classes.len()];
@@ -457,11 +486,7 @@ fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<
         seen[*label as usize] = true;
     }
     warnings.extend(unlearnt_classes(classes, &seen, support));
-    for ((class, seen), support) in classes.iter().zip(seen).zip(support) {
-        if seen && *support == 0 {
-            warnings.push(format!("class `{class}` does not occur in the test windows"));
-        }
-    }
+    warnings.extend(untested_classes(classes, &seen, support));
     warnings
 }
 
@@ -469,7 +494,7 @@ fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<
 fn few_windows(windows: usize, together: &Together, has_intervals: bool) -> Option<String> {
     let block = together.block;
     let units = number_of_units(&together.units);
-    let independent = (windows / block).min(together.drawn_units().unwrap_or(windows));
+    let independent = together.drawn_units().unwrap_or(windows / block);
     let windows = count(windows as u64, "test window");
     let in_blocks = || {
         let independent = count(independent as u64, "independent one");

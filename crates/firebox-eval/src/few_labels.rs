@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::{bound_when_all_agree, have_intervals};
+use crate::bootstrap::{FEWEST_BLOCKS, bound_when_all_agree, have_intervals};
 use crate::text::{count, list, percent, points, signed_points};
 use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, conclusion, percent_interval};
 use crate::{
@@ -132,8 +132,9 @@ pub struct FewLabels {
     pub windows: usize,
     /// Consecutive test windows that were drawn together.
     pub block: usize,
-    /// How many whole series or groups the test windows are of, if these were drawn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// How many whole series or groups of equal size those of the test windows are as good as
+    /// ([`equal_units`](crate::equal_units)), if these were drawn.
+    #[serde(rename = "equal_units", default, skip_serializing_if = "Option::is_none")]
     pub units: Option<usize>,
     /// Scores, from the smallest share on.
     pub shares: Vec<ShareScores>,
@@ -223,10 +224,25 @@ impl FewLabels {
         conclusion(self.independent_windows(), difference)
     }
 
-    /// Test windows that are independent of each other: the windows over the block.
+    /// Why no score has an interval, where none has.
+    pub fn no_intervals(&self) -> Option<String> {
+        let arms = self.shares.iter().flat_map(|share| &share.arms);
+        if have_intervals(arms.map(|arm| &arm.metrics)) {
+            return None;
+        }
+        let independent = self.independent_windows();
+        Some(match independent < FEWEST_BLOCKS {
+            true => format!(
+                "there are no intervals: {}, and an interval takes at least {FEWEST_BLOCKS}",
+                count(independent, "independent test window")
+            ),
+            false => "there are no intervals, for which the test windows are too few".to_owned(),
+        })
+    }
+
+    /// Test windows that are independent of each other: the windows over the block, or the units that were drawn.
     fn independent_windows(&self) -> usize {
-        let blocks = self.windows / self.block.max(1);
-        self.units.map_or(blocks, |units| blocks.min(units))
+        self.units.unwrap_or(self.windows / self.block.max(1))
     }
 
     /// One sentence on whether pre-training helps, and at which shares.

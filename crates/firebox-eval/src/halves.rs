@@ -25,7 +25,7 @@ impl Resampling {
         let in_blocks = (0..windows).step_by(block).map(|at| vec![(at, block.min(windows - at))]);
         let blocks: Vec<Unit> = self.units_to_draw().unwrap_or_else(|| in_blocks.collect());
         // Units of unlike sizes are as good as fewer.
-        if blocks.len().min(windows.div_ceil(block)) < FEWEST_BLOCKS {
+        if self.drawn_units().unwrap_or(blocks.len()) < FEWEST_BLOCKS {
             return vec![];
         }
         let half = |resample| {

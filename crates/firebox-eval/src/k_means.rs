@@ -153,7 +153,12 @@ impl KMeansConfig {
     }
 }
 
-fn heed(stop: &AtomicBool) -> Result<(), EvalError> {
+/// Whether to go on.
+///
+/// # Errors
+///
+/// [`EvalError::Stopped`] once `stop` is true.
+pub(crate) fn heed(stop: &AtomicBool) -> Result<(), EvalError> {
     match stop.load(Ordering::Relaxed) {
         true => Err(EvalError::Stopped),
         false => Ok(()),

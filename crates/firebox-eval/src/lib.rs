@@ -89,7 +89,7 @@ pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
 pub use error::EvalError;
 pub use evaluate::{
     Answer, Answers, Difference, Evaluation, Head, Score, Subject, Subjects, evaluate,
-    random_seeds, unlearnt_classes,
+    random_seeds, unlearnt_classes, untested_classes,
 };
 pub use features::{Features, Parts, Standardiser};
 pub use few_labels::{Arm, ArmDifference, ArmScore, FewLabels, SharePredictions, ShareScores};
@@ -121,6 +121,6 @@ pub use report::{
 pub use ridge::Ridge;
 pub use svm::Svm;
 pub use text::{Decimals, loss, number, signed};
-pub use together::{Together, block_of_labels, block_of_overlap, size_of_units};
+pub use together::{Together, block_of_labels, block_of_overlap, equal_units, size_of_units};
 pub use validation::ValidationProbe;
 pub use verdict::{FEWEST_WINDOWS, Outcome, Verdict, share_text, verdict};

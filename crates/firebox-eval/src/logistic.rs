@@ -10,6 +10,7 @@
 //! of, then cost a few dozen iterations instead of thousands.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::features::{Features, Standardiser, first_largest};
 use crate::matrix::{Matrix, cholesky, multiply, solve};
@@ -87,6 +88,18 @@ impl LogisticProblem {
 
     /// Fits at one strength of the penalty, from the weights of a neighbouring one if given.
     pub(crate) fn fit(&self, l2: f64, start: Option<&Logistic>, stop: Stop) -> Logistic {
+        self.fit_watched(l2, start, stop, &AtomicBool::new(false))
+    }
+
+    /// [`fit`](Self::fit), which ends once `halt` is true, after the iteration that it is in. What it has come to by then
+    /// is no fit: whoever gives `halt` looks at it afterwards.
+    pub(crate) fn fit_watched(
+        &self,
+        l2: f64,
+        start: Option<&Logistic>,
+        stop: Stop,
+        halt: &AtomicBool,
+    ) -> Logistic {
         let size = self.present.len() * (self.width + 1);
         let mut weights = match start {
             Some(start) => start.weights.clone(),
@@ -95,7 +108,7 @@ impl LogisticProblem {
         let rows = self.y.len().max(1) as f64;
         // A penalty of zero would leave collinear directions undetermined.
         let l2 = (l2 / rows).max(1e-12);
-        let converged = self.present.len() < 2 || self.minimise(&mut weights, l2, stop);
+        let converged = self.present.len() < 2 || self.minimise(&mut weights, l2, stop, halt);
         Logistic {
             standardiser: self.standardiser.clone(),
             classes: self.classes,
@@ -105,13 +118,16 @@ impl LogisticProblem {
         }
     }
 
-    fn minimise(&self, weights: &mut Vec<f64>, l2: f64, stop: Stop) -> bool {
+    fn minimise(&self, weights: &mut Vec<f64>, l2: f64, stop: Stop, halt: &AtomicBool) -> bool {
         let preconditioner = self.preconditioner(l2);
         let mut memory = VecDeque::<Pair>::with_capacity(MEMORY);
         let (mut loss, mut gradient) = self.loss(weights, l2);
         for _ in 0..stop.iterations {
             if gradient.iter().all(|g| g.abs() <= stop.gradient) {
                 return true;
+            }
+            if halt.load(Ordering::Relaxed) {
+                return false;
             }
             let direction =
                 direction(&gradient, &memory, |v| self.precondition(&preconditioner, v));
@@ -394,6 +410,15 @@ mod tests {
         assert!(fitted.converged);
         let (_, gradient) = problem.loss(&fitted.weights, 3.0 / 60.0);
         assert!(gradient.iter().all(|g| g.abs() < 1e-8));
+    }
+
+    #[test]
+    fn a_fit_that_is_halted_takes_no_further_iteration() {
+        let problem = LogisticProblem::new(&sample(60, 7, 3, 1), 3);
+        let halted = problem.fit_watched(3.0, None, STOP, &AtomicBool::new(true));
+        assert!(!halted.converged && halted.weights.iter().all(|weight| *weight == 0.0));
+        let whole = problem.fit_watched(3.0, None, STOP, &AtomicBool::new(false));
+        assert_eq!(whole, problem.fit(3.0, None, STOP));
     }
 
     #[test]

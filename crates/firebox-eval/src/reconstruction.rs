@@ -349,6 +349,7 @@ impl ReconstructionTally {
             channels: self.channels.clone(),
             confidence: config.confidence,
             block: resampling.block,
+            units: resampling.drawn_units(),
             scores: scores.collect(),
             reductions: reductions.collect(),
         })
@@ -392,6 +393,10 @@ pub struct Reconstruction {
     pub confidence: f64,
     /// Consecutive windows that were drawn together.
     pub block: usize,
+    /// How many whole series or groups of equal size those of the windows are as good as
+    /// ([`equal_units`](crate::equal_units)), if these were drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<usize>,
     /// The errors, the model first.
     pub scores: Vec<ReconstructionScore>,
     /// How much lower the model's error is than that of each naive fill.
@@ -421,6 +426,11 @@ pub struct Reduction {
 }
 
 impl Reconstruction {
+    /// Windows that are independent of each other: the windows over the block, or the units that were drawn.
+    pub fn independent_windows(&self) -> usize {
+        self.units.unwrap_or(self.windows / self.block.max(1))
+    }
+
     /// The naive fill that is hardest to beat.
     pub fn hardest(&self) -> Option<&Reduction> {
         self.reductions.iter().min_by(|a, b| a.reduction.value.total_cmp(&b.reduction.value))

@@ -30,7 +30,7 @@ impl Together {
     }
 
     /// The same with blocks of this size, which then say all that is known of what hangs together, if it was asked for.
-    pub(crate) fn asked(&self, block: Option<usize>) -> Self {
+    pub fn asked(&self, block: Option<usize>) -> Self {
         match block {
             Some(block) => {
                 Self { block: block.max(1), units: vec![], whole_units: false, ..self.clone() }
@@ -75,9 +75,9 @@ impl Together {
         crossed.then(|| Self { order: vec![], whole_units: true, ..self.clone() })
     }
 
-    /// How many units there are, if whole ones are drawn.
+    /// How many units of equal size the units are as good as ([`equal_units`]), if whole ones are drawn.
     pub fn drawn_units(&self) -> Option<usize> {
-        number_of_units(&self.units).filter(|_| self.whole_units)
+        (self.whole_units && !self.units.is_empty()).then(|| equal_units(&self.units))
     }
 
     /// The units of all windows, in the order of these.
@@ -89,11 +89,23 @@ impl Together {
 /// How many windows a unit has that a window is of, in the mean over all windows, to the nearest: the units are as good as
 /// so many of equal size as there are windows over this (Kish, "Survey sampling", 1965). `units` has the unit of each window.
 pub fn size_of_units(units: &[u32]) -> usize {
+    let [all, squares] = sums_of_sizes(units);
+    (squares + all / 2).checked_div(all).map_or(1, |size| size.max(1) as usize)
+}
+
+/// How many units of equal size the units of all windows are as good as, to the nearest: the square of all windows over the
+/// sum of the squared sizes (Kish, "Survey sampling", 1965), at most as many as there are. All that is said of windows of
+/// whole units counts so many as independent.
+pub fn equal_units(units: &[u32]) -> usize {
+    let [all, squares] = sums_of_sizes(units);
+    (all * all + squares / 2).checked_div(squares).map_or(0, |units| units as usize)
+}
+
+/// The sizes of all units, summed up, and their squares.
+fn sums_of_sizes(units: &[u32]) -> [u64; 2] {
     let mut sizes = std::collections::BTreeMap::<u32, u64>::new();
     units.iter().for_each(|unit| *sizes.entry(*unit).or_default() += 1);
-    let (all, squares) =
-        sizes.values().fold((0, 0), |(all, squares), size| (all + size, squares + size * size));
-    (squares + all / 2).checked_div(all).map_or(1, |size| size.max(1) as usize)
+    sizes.values().fold([0, 0], |[all, squares], size| [all + size, squares + size * size])
 }
 
 /// Blocks that are left where more than what windows share is drawn together: more than a verdict takes.
@@ -195,6 +207,41 @@ mod tests {
         let of = |window: u32| window.saturating_sub(85) / 5;
         assert_eq!(size_of_units(&(0..100).map(of).collect::<Vec<_>>()), 82);
         assert_eq!(size_of_units(&[]), 1);
+        assert_eq!(equal_units(&units), 37);
+        assert_eq!([equal_units(&(0..100).map(of).collect::<Vec<_>>()), equal_units(&[])], [1, 0]);
+    }
+
+    #[test]
+    fn units_of_almost_equal_size_count_as_there_are() {
+        // Units of the one size, then of the other.
+        let of = |[[many, size], [more, other]]: [[u32; 2]; 2]| {
+            let sizes = (0..many).map(|_| size).chain((0..more).map(|_| other));
+            let each = sizes.zip(0..).flat_map(|(size, unit)| (0..size).map(move |_| unit));
+            each.collect::<Vec<u32>>()
+        };
+        // 99² / 491 = 19.96, 90² / 410 = 19.76, and 39² / 65 = 23.4; by the rounded mean sizes 19, 18 and 19 of 26.
+        for (sizes, expected) in
+            [([[19, 5], [1, 4]], 20), ([[10, 5], [10, 4]], 20), ([[13, 1], [13, 2]], 23)]
+        {
+            let units = of(sizes);
+            assert_eq!(equal_units(&units), expected, "{sizes:?}");
+            let windows = units.len();
+            let whole = Together { block: size_of_units(&units), units, ..Together::every(1) };
+            let whole = Together { whole_units: true, ..whole };
+            assert_eq!(whole.drawn_units(), Some(expected), "{sizes:?}");
+            let resampling = Resampling {
+                stream: Stream::new(1, "units"),
+                resamples: 10,
+                block: whole.block,
+                units: whole.units,
+                whole_units: true,
+                confidence: 0.95,
+            };
+            assert_eq!(resampling.independent(windows), expected, "{sizes:?}");
+        }
+        // Three subjects of 24, 28 and 21 windows are three.
+        let three = (0..73).map(|at| u32::from(at >= 24) + u32::from(at >= 52));
+        assert_eq!(equal_units(&three.collect::<Vec<_>>()), 3);
     }
 
     #[test]

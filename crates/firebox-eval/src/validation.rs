@@ -2,6 +2,7 @@
 //! stay unseen. It is no evaluation: it has no interval and no baseline.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::Device;
 use firebox_loader::Source;
@@ -41,15 +42,17 @@ impl ValidationProbe {
     }
 
     /// How often the probe predicts each class for the validation windows of each class. It is fitted on
-    /// features of training windows alone; validation windows choose its penalty.
+    /// features of training windows alone; validation windows choose its penalty. Once `halt` is true, it ends after the
+    /// iteration of a fit that it is in.
     ///
     /// # Errors
     ///
-    /// When a window cannot be read, or an embedding is not finite.
+    /// When a window cannot be read, or an embedding is not finite. [`EvalError::Stopped`] by `halt`.
     pub fn confusion<E: Encoder>(
         &self,
         encoder: &E,
         device: &Device,
+        halt: &AtomicBool,
     ) -> Result<Confusion, EvalError> {
         let encode = |part: usize| {
             let (part, chosen) = (PARTS[part], &self.chosen[part]);
@@ -59,7 +62,7 @@ impl ValidationProbe {
         };
         let (train, validation) = (encode(0)?, encode(1)?);
         let (probe, classes) = (&self.config.probe, self.classes);
-        let predicted = validation_predictions(probe, classes, &train, &validation);
+        let predicted = validation_predictions(probe, classes, &train, &validation, halt)?;
         Ok(Confusion::of(classes, &validation.labels, &predicted))
     }
 }

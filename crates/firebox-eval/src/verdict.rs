@@ -204,7 +204,7 @@ pub(crate) fn compared(reconstruction: &Reconstruction) -> Option<String> {
         let word = if reduction.value >= 0.0 { "below" } else { "above" };
         return Some(format!(
             "the model's error on masked steps is {size} {word} that of {fill}, and the test windows are too few to say more: they are as good as {}",
-            count(reconstruction.windows / reconstruction.block.max(1), "independent one")
+            count(reconstruction.independent_windows(), "independent one")
         ));
     };
     let word = if reduction.value >= 0.0 { "below" } else { "above" };

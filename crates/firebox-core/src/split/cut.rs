@@ -125,6 +125,7 @@ fn too_long(set: &SeriesSet, windows: &WindowRule, labels: &Labels) -> SplitErro
         whole: windows.whole,
         after: key.map(|key| (labels.horizon(), key)),
         runs: [shortest, longest],
+        cut: set.series().iter().any(|series| series.segments.len() > 1),
         series,
     }
 }
@@ -217,5 +218,23 @@ mod tests {
                 "a smaller `labels.forward.horizon`; or give longer",
             ],
         );
+    }
+
+    #[test]
+    fn windows_that_no_run_between_gaps_holds_are_told_with_numbered_rows() {
+        let said = |segments: Vec<std::ops::Range<usize>>| {
+            let mut series = Series::regular("a", 0, 1, vec![1.0; 14], 1);
+            series.segments = segments;
+            let channels = vec![Channel::new("x", Role::Other)];
+            let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+            let time = SplitRule::time(0.0, 0.0);
+            split(&set, &rule(32, 1), &time, &Labels::None).unwrap_err().to_string()
+        };
+        let numbered = "leave the column of times out of the files";
+        let weeks = said(vec![0..5, 5..10, 10..14]);
+        assert!(weeks.contains("set window.length to 5 or less; or give"), "{weeks}");
+        assert!(weeks.contains(numbered), "{weeks}");
+        let whole = said(std::iter::once(0..14).collect());
+        assert!(whole.contains("or window.whole = true") && !whole.contains(numbered), "{whole}");
     }
 }

@@ -30,7 +30,7 @@ pub enum SplitError {
     #[error(
         "no window fits: it needs {}, and the longest run without a gap has {} (series `{series}`){}\n  {}",
         steps_of(*length, *whole, *after), runs[1], shortest(*runs),
-        shorter(*whole, *after, runs[1])
+        shorter(*whole, *after, runs[1], *cut)
     )]
     TooLong {
         /// Steps of a window; of one of a whole series, the fewest.
@@ -41,6 +41,8 @@ pub enum SplitError {
         after: Option<(usize, &'static str)>,
         /// Steps of the shortest and of the longest segment.
         runs: [usize; 2],
+        /// Whether a series is cut into several segments, as by gaps.
+        cut: bool,
         /// The series of the longest.
         series: String,
     },
@@ -194,10 +196,12 @@ fn shortest([shortest, longest]: [usize; 2]) -> String {
     if shortest < longest { format!(", the shortest {shortest}") } else { String::new() }
 }
 
-/// What to shorten where the longest run has so many steps, and what else may help.
-fn shorter(whole: bool, after: Option<(usize, &str)>, longest: usize) -> String {
+/// What to shorten where the longest run has so many steps, and what else may help; `cut` says whether series are cut, as by
+/// gaps.
+fn shorter(whole: bool, after: Option<(usize, &str)>, longest: usize, cut: bool) -> String {
     let shorter = match after {
         None if whole => "name files that have steps".to_owned(),
+        None if cut => format!("set window.length to {longest} or less"),
         None => format!(
             "set window.length to {longest} or less, or window.whole = true, which makes one window of each series"
         ),
@@ -206,7 +210,13 @@ fn shorter(whole: bool, after: Option<(usize, &str)>, longest: usize) -> String 
         }
         Some((_, key)) => format!("set a smaller `{key}`"),
     };
+    let numbered = match cut {
+        true => {
+            "leave the column of times out of the files where nothing is traded or measured in the gaps, as on weekends (rows are then numbered, one step each), "
+        }
+        false => "",
+    };
     format!(
-        "{shorter}; or give longer series, fill gaps (`data.checks.gaps`), or correct `data.interval` if it is shorter than the steps between rows"
+        "{shorter}; or give longer series, fill gaps (`data.checks.gaps`), {numbered}or correct `data.interval` if it is shorter than the steps between rows"
     )
 }

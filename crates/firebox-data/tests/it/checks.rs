@@ -246,6 +246,29 @@ fn gaps_in_time() {
 }
 
 #[test]
+fn gaps_that_leave_short_runs_are_refused_with_the_way_out_of_numbered_rows() {
+    let files = Files::new();
+    let said = |weeks: i64, days: i64, checks: &str| {
+        let times = (0..weeks).flat_map(|week| (0..days).map(move |day| 7 * week + day));
+        // Days after 1 January 2024, a Monday.
+        let rows = times.map(|day| format!("{},{day}\n", 1_704_067_200 + 86_400 * day));
+        files.write("a.csv", format!("time,x\n{}", rows.collect::<String>()));
+        let config = format!("columns = {{ time_unit = 's' }}\nchecks = {{ {checks} }}");
+        match files.ingest("a.csv", &config) {
+            Err(error) => error.to_string(),
+            Ok(data) => data.checks.findings[0].to_string(),
+        }
+    };
+    let hint = "leave the column of times out of the files, which numbers the rows; ";
+    let found = said(12, 5, "");
+    let start = "\n- 11 gaps in time (22 steps missing, the longest gap 3.0 days; between them lie 5.0 rows in the mean, ";
+    assert!(found.contains(start) && found.contains(hint), "{found}");
+    // Few gaps are no rule, and what is done about them by the settings needs no way out.
+    assert!(!said(9, 5, "").contains(hint));
+    assert!(!said(12, 5, "gaps = 'split'").contains(hint));
+}
+
+#[test]
 fn bars_put_into_gaps_are_flat_at_the_last_close() {
     let text =
         bars(&[(0, ["1", "4", "1", "3"]), (1, ["3", "5", "2", "4"]), (3, ["4", "6", "3", "5"])]);
@@ -425,7 +448,7 @@ the data has defects that `data.checks` does not allow
 - channel `open`: 1 value missing, NaN or too large for f32 (first: series `a`, row 3 of a.csv, 2024-01-02T00:01:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
 - channel `high`: 1 value missing, NaN or too large for f32 (first: series `a`, row 4 of a.csv, 2024-01-02T00:03:00Z); set `data.checks.not_finite` to "drop" to cut the series there, or to "fill" to repeat the last value
 - channel `high`: 1 bar whose high lies inside the bar (first: series `a`, row 2 of a.csv, 2024-01-02T00:02:00Z); set `data.checks.ohlc` to "drop" to leave those bars out, or to "fill" to widen their range
-- 1 gap in time (36 steps missing, the longest gap 37.0 minutes; first: series `a`, row 6 of a.csv, 2024-01-02T00:40:00Z: 37.0 minutes after the row before it); set `data.checks.gaps` to "split" to cut the series there (usual for market data), or to "fill"
+- 1 gap in time (36 steps missing, the longest gap 37.0 minutes; first: series `a`, row 6 of a.csv, 2024-01-02T00:40:00Z: 37.0 minutes after the row before it); set `data.checks.gaps` to "split" to cut the series there (usual for market data, where that leaves runs as long as a window), or to "fill"
 - channel `high` is constant (every value is 4); set `data.checks.constant` to "drop" or "keep"
 "#);
 }

@@ -331,23 +331,24 @@ fn links_and_label_files_in_folders() {
 fn times() {
     assert_snapshot!(csv("time,x\n2024-01-02,1\n02/01/2024,2\n", ""), @"a.csv, row 2, column `time`: `02/01/2024` is no ISO 8601 time such as 2014-05-01T00:01:00 or 2014-05-01 00:01+02:00");
     assert_snapshot!(csv("time,x\n1704153600000,1\n1704153660000,2\n", ""), @r#"a.csv, row 1, column `time`: `1704153600000` is a number: declare its unit in `data.columns.time_unit`; `time_unit = "ms"` would be likely"#);
+    assert_snapshot!(csv("time,x\n20240101,1\n20240102,2\n", ""), @"a.csv, row 1, column `time`: `20240101` looks like a date without separators, and is no number since 1970: write it as 2024-01-01");
+    assert_snapshot!(csv("time,x\n20240102093015,1\n20240102093016,2\n", "columns = { time_unit = 's' }"), @"a.csv, row 1, column `time`: `20240102093015` looks like a date without separators, and is no number since 1970: write it as 2024-01-02T09:30:15");
+    assert_snapshot!(csv("time,x\n202401020930,1\n202401020931,2\n", "columns = { time_unit = 's' }"), @"a.csv, row 1, column `time`: `202401020930` looks like a date without separators, and is no number since 1970: write it as 2024-01-02T09:30");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n,2\n", ""), @"a.csv, row 2, column `time`: `` is no ISO 8601 time such as 2014-05-01T00:01:00 or 2014-05-01 00:01+02:00");
     assert_snapshot!(csv("time,x\n1704153600,1\nsoon,2\n", "columns = { time_unit = 's' }"), @"a.csv, row 2, column `time`: `soon` is no number of seconds since 1970");
     assert_snapshot!(csv("time,x\n999999999999999999,1\n1,2\n", "columns = { time_unit = 's' }"), @"a.csv, row 1, column `time`: `999999999999999999` is no number of seconds since 1970");
     assert_snapshot!(csv("time,x\n2024-01-02,1\n", "columns = { time_zone = 'Europe/Zurih' }"), @"`Europe/Zurih` is no time zone (did you mean `Europe/Zurich`?): `data.columns.time_zone` takes IANA names such as `Europe/Zurich`");
     assert_snapshot!(csv("time,x\n2024-03-31 01:59,1\n2024-03-31 02:30,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"a.csv, row 2, column `time`: `2024-03-31T02:30:00` does not exist in that zone: clocks were put forward over it; check `data.columns.time_zone`, and leave it out for days, which have no hour");
     assert_snapshot!(csv("time,x\n2024-03-30 01:59,1\n2024-03-30 02:30Z,2\n", "columns = { time_zone = 'Europe/Zurich' }"), @"a.csv, row 2, column `time`: `2024-03-30 02:30Z` has a zone, but other rows have none: write all of them alike");
-    let mut frame = DataFrame::new(
-        2,
-        vec![
-            Column::new("time".into(), [1_704_153_600_000i64, 1_704_153_660_000]),
-            Column::new("x".into(), [1, 2]),
-        ],
-    )
-    .unwrap();
-    let mut bytes = Vec::new();
-    ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
-    assert_snapshot!(message("a.parquet", bytes, ""), @r#"a.parquet: the column `time` holds i64; declare `data.columns.time_unit` for times that are numbers; `time_unit = "ms"` would be likely"#);
+    let parquet = |times: [i64; 2]| {
+        let columns = vec![Column::new("time".into(), times), Column::new("x".into(), [1, 2])];
+        let mut frame = DataFrame::new(2, columns).unwrap();
+        let mut bytes = Vec::new();
+        ParquetWriter::new(&mut bytes).finish(&mut frame).unwrap();
+        bytes
+    };
+    assert_snapshot!(message("a.parquet", parquet([1_704_153_600_000, 1_704_153_660_000]), ""), @r#"a.parquet: the column `time` holds i64; declare `data.columns.time_unit` for times that are numbers; `time_unit = "ms"` would be likely"#);
+    assert_snapshot!(message("a.parquet", parquet([20_240_101, 20_240_102]), ""), @"a.parquet: the column `time` holds i64; 20240101 looks like a date without separators, and is no number since 1970: write it as 2024-01-01");
 }
 
 /// What ingestion warns of.

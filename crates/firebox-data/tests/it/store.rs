@@ -223,6 +223,49 @@ fn times_of_a_coarser_unit_than_the_declared_one_are_told_each_time() {
 }
 
 #[test]
+fn dates_without_separators_are_no_numbers_of_a_unit() {
+    let files = Files::new();
+    files.write("a.csv", "time,x\n20240101,1\n20240102,2\n20240103,4\n");
+    files.write("b.csv", "time,x\n202401010000,1\n202401010001,2\n202401010002,4\n");
+    let refused = |name: &str, unit: &str| {
+        let config = files.config(name, &format!("columns = {{ time_unit = '{unit}' }}"));
+        ingest(&config, &files.cache(), &Silent).unwrap_err().to_string()
+    };
+    for (name, unit, number, date) in [
+        ("a.csv", "s", "20240101", "2024-01-01"),
+        ("b.csv", "ms", "202401010000", "2024-01-01T00:00"),
+    ] {
+        let found = refused(name, unit);
+        let expected =
+            format!("row 1, column `time`: `{number}` looks like a date without separators");
+        assert!(found.contains(&expected), "{found}");
+        assert!(found.contains(&format!("write it as {date}")), "{found}");
+    }
+}
+
+#[test]
+fn times_that_begin_and_end_like_dates_are_told_beside_what_their_unit_makes_of_them() {
+    let files = Files::new();
+    files.write("a.csv", "time,x\n20240131,1\n20240166,2\n20240201,4\n");
+    let said = || {
+        let warnings = Mutex::new(Vec::new());
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                warnings.lock().unwrap().push(message.clone());
+            }
+        };
+        let config = files.config("a.csv", "columns = { time_unit = 's' }");
+        ingest(&config, &files.cache(), &listener).unwrap();
+        warnings.into_inner().unwrap().concat()
+    };
+    // date -u -d @20240131, and of 20240201.
+    let expected = "the times look like dates without separators, from 2024-01-31 to 2024-02-01, and `data.columns.time_unit` reads them as numbers since 1970, from 1970-08-23T06:15:31Z to 1970-08-23T06:16:41Z: write them as 2024-01-31, and leave the unit out";
+    for _ in 0..2 {
+        assert_eq!(said(), expected);
+    }
+}
+
+#[test]
 fn declared_missing_texts_that_stand_nowhere_are_told_each_time() {
     let files = Files::new();
     files.write("a.csv", "time,x\n2024-01-01,1\n2024-01-02,-9999.0\n2024-01-03,4\n");

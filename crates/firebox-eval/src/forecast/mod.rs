@@ -138,6 +138,10 @@ pub struct ForecastEvaluation {
     pub windows: usize,
     /// Consecutive windows that are drawn together.
     pub block: usize,
+    /// How many series or groups of equal size those that are drawn whole are as good as
+    /// ([`equal_units`](crate::equal_units)), if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<usize>,
     /// Blocks that have a measured value, of the output that has the fewest but any; none: all values were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<usize>,
@@ -157,10 +161,10 @@ pub struct ForecastEvaluation {
 }
 
 impl ForecastEvaluation {
-    /// How many independent windows the test windows are as good as: their blocks, without those in which nothing was
-    /// measured.
+    /// How many independent windows the test windows are as good as: their blocks, or the units that are drawn, without those
+    /// in which nothing was measured.
     pub fn independent(&self) -> usize {
-        let blocks = self.windows / self.block.max(1);
+        let blocks = self.units.unwrap_or(self.windows / self.block.max(1));
         self.measured.map_or(blocks, |measured| measured.min(blocks))
     }
 
@@ -174,7 +178,8 @@ impl ForecastEvaluation {
         let (windows, block) = (count(self.windows, "test window"), grouped(self.block as f64));
         let season = |steps| format!("a season of {}", count(steps, "step"));
         let together = match (self.block_of, self.block == self.windows) {
-            _ if self.block <= 1 => {
+            // Units of one window each, but for a few of two, are fewer than the windows.
+            _ if self.block <= 1 && self.units.is_none_or(|units| units == self.windows) => {
                 return match self.windows {
                     1 => format!("there is {windows}"),
                     _ => format!("there are {windows}"),

@@ -99,6 +99,7 @@ pub fn evaluate_forecasts(
         outputs: data.outputs.to_vec(),
         windows,
         block,
+        units: resampling.drawn_units(),
         measured,
         block_of: BlockOf::default(),
         confidence: resampling.confidence,

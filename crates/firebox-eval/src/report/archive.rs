@@ -131,9 +131,25 @@ pub struct ArchiveReport {
     pub sets: Vec<ArchiveSet>,
     /// Sets that could not be measured, with the reason.
     pub failed: Vec<(String, String)>,
+    /// Sets that are to be measured, those that could not be among them; 0 where it is not known, as in files of before.
+    #[serde(default)]
+    pub of: usize,
 }
 
 impl ArchiveReport {
+    /// Sets that are still to be measured.
+    pub fn left(&self) -> usize {
+        self.of.saturating_sub(self.sets.len() + self.failed.len())
+    }
+
+    /// `So far, 2 of 9 sets: `, or nothing where none is left.
+    fn so_far(&self) -> String {
+        match self.left() {
+            0 => String::new(),
+            left => format!("So far, {} of {}: ", self.of - left, count(self.of, "set")),
+        }
+    }
+
     /// What it comes to, in one sentence.
     pub fn verdict(&self) -> String {
         let parts: Vec<String> = self
@@ -166,7 +182,9 @@ impl ArchiveReport {
         };
         match parts.is_empty() {
             true => format!("No set was measured{failed}."),
-            false => format!("{}: {}{failed}.", self.what(), parts.join("; ")),
+            false => {
+                format!("{}{}: {}{failed}.", self.so_far(), self.what(), parts.join("; "))
+            }
         }
     }
 
@@ -439,6 +457,7 @@ mod tests {
             seeds: 3,
             seconds: 30.0,
             configuration: "seed = 1\n".to_owned(),
+            of: sets.len(),
             sets,
             failed: vec![],
         }
@@ -459,6 +478,21 @@ mod tests {
         );
         let text = report(vec![set("GunPoint", 1.0), set("Unknown", 0.5)]).verdict();
         assert!(text.contains("on 1 set of other archives") && text.contains("is 0.500"), "{text}");
+    }
+
+    #[test]
+    fn a_report_of_some_of_the_sets_says_so() {
+        let mut report = ArchiveReport { of: 3, ..report(vec![set("GunPoint", 1.0)]) };
+        report.failed.push(("Broken".to_owned(), "it has one class".to_owned()));
+        assert_eq!(report.left(), 1);
+        let begins = "So far, 2 of 3 sets: One untuned configuration: on 1 set of UCR";
+        assert!(report.verdict().starts_with(begins), "{}", report.verdict());
+        assert!(report.html().contains(begins) && report.markdown().contains(begins));
+        for of in [2, 0] {
+            let whole = ArchiveReport { of, ..report.clone() };
+            assert_eq!(whole.left(), 0, "a file of before does not say how many there were");
+            assert!(whole.verdict().starts_with("One untuned configuration: on 1 set of UCR"));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! From series to scores and reconstruction errors, with a real model on the CPU.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::Device;
 use firebox_core::{
@@ -58,7 +59,10 @@ fn an_encoder_that_was_never_trained_does_not_beat_itself() {
     let (sources, config, device) = (sources(Labels::Last), config(), Device::default());
     let evaluate = |config: &EvalConfig| {
         let model = model(1337).unwrap();
-        evaluate_encoder(config, &model, self::model, &sources, &device, &Silent).unwrap().unwrap()
+        let never = AtomicBool::new(false);
+        let found =
+            evaluate_encoder(config, &model, self::model, &sources, &device, &never, &Silent);
+        found.unwrap().unwrap()
     };
     let scores = evaluate(&config);
     // Three quarters of the windows end in a step with a label.
@@ -131,8 +135,9 @@ fn a_probe_of_validation_windows_is_fitted_on_training_windows_alone() {
     let model = model(1337).unwrap();
     let score = |config: &EvalConfig, validation: &Arc<dyn Source>| {
         let probe = ValidationProbe::new(config, train, validation).unwrap().unwrap();
-        let confusion = probe.confusion(&model, &device).unwrap();
-        assert_eq!(confusion, probe.confusion(&model, &device).unwrap());
+        let never = AtomicBool::new(false);
+        let confusion = probe.confusion(&model, &device, &never).unwrap();
+        assert_eq!(confusion, probe.confusion(&model, &device, &never).unwrap());
         (confusion.total(), confusion.metrics().accuracy)
     };
     let own = score(&config, validation);
@@ -153,7 +158,8 @@ fn a_probe_of_validation_windows_is_fitted_on_training_windows_alone() {
 #[test]
 fn without_labels_there_is_nothing_to_score() {
     let (sources, device) = (sources(Labels::None), Device::default());
-    let scores = evaluate_encoder(&config(), &model(1).unwrap(), model, &sources, &device, &Silent);
+    let (never, encoder) = (AtomicBool::new(false), model(1).unwrap());
+    let scores = evaluate_encoder(&config(), &encoder, model, &sources, &device, &never, &Silent);
     assert!(scores.unwrap().is_none());
 }
 
@@ -200,14 +206,23 @@ fn masked_steps_are_compared_with_naive_fills() {
 }
 
 #[test]
+fn an_evaluation_that_is_asked_to_stop_says_so() {
+    let (sources, device) = (sources(Labels::Last), Device::default());
+    let (halt, encoder) = (AtomicBool::new(true), model(1).unwrap());
+    let found = evaluate_encoder(&config(), &encoder, model, &sources, &device, &halt, &Silent);
+    assert!(matches!(found, Err(EvalError::Stopped)), "{found:?}");
+}
+
+#[test]
 fn parts_of_two_data_sets_are_refused_and_a_failing_encoder_is_named() {
     #[derive(Debug, thiserror::Error)]
     #[error("no memory")]
     struct NoMemory;
     let (mut sources, device) = (sources(Labels::Last), Device::default());
-    let (config, model) = (config(), model(1).unwrap());
+    let (config, model, never) = (config(), model(1).unwrap(), AtomicBool::new(false));
     let fail = |_| Err::<BiLstmMae, _>(NoMemory);
-    let error = evaluate_encoder(&config, &model, fail, &sources, &device, &Silent).unwrap_err();
+    let found = evaluate_encoder(&config, &model, fail, &sources, &device, &never, &Silent);
+    let error = found.unwrap_err();
     assert!(matches!(error, EvalError::Encoder { seed: 1337, .. }), "{error}");
     let forward = Labels::Forward { horizon: 1, threshold: 1.0 };
     sources.test = {
@@ -220,7 +235,8 @@ fn parts_of_two_data_sets_are_refused_and_a_failing_encoder_is_named() {
         let normaliser = Normaliser::fit(Normalisation::Standard, &parts.train).unwrap();
         Arc::new(NormalisedWindows::new(parts.test, normaliser))
     };
-    let error = evaluate_encoder(&config, &model, fail, &sources, &device, &Silent).unwrap_err();
+    let found = evaluate_encoder(&config, &model, fail, &sources, &device, &never, &Silent);
+    let error = found.unwrap_err();
     assert!(error.to_string().contains("falls") && error.to_string().contains("smooth"), "{error}");
 }
 
