@@ -62,6 +62,14 @@ fn a_model_needs_neither_its_data_nor_its_run() {
         let said = done(folder, &["export", &run, "--format", format]);
         assert!(said.starts_with(&format!("exported {run}")), "{said}");
     }
+    // What is printed can be typed again.
+    let said = done(folder, &["export", &run, "--format", "torch", "--output", "my model"]);
+    let typed = "python 'my model/firebox_models.py' 'my model'\n";
+    assert!(said.contains(typed), "{said}");
+    std::fs::rename(folder.join("runs").join(&run), folder.join("my run")).unwrap();
+    let said = done(folder, &["export", "my run", "--output", "other.safetensors"]);
+    assert!(said.contains("firebox export 'my run' --format torch"), "{said}");
+    std::fs::rename(folder.join("my run"), folder.join("runs").join(&run)).unwrap();
     // The exported folder is a model too, wherever it lies and when the run is gone.
     std::fs::rename(folder.join(format!("{run}-torch")), folder.join("model")).unwrap();
     std::fs::remove_dir_all(folder.join("runs")).unwrap();

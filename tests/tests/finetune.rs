@@ -153,6 +153,13 @@ fn one_file_leads_from_samples_to_a_comparison_of_arms() {
     let repeated = std::fs::read_to_string(own.join("scores.json")).unwrap();
     let repeated: Value = serde_json::from_str(&repeated).unwrap();
     assert_eq!(repeated["verdict"], scores["verdict"]);
+
+    // Without its checkpoint, the encoder is pre-trained again, and the classifiers are read back.
+    std::fs::remove_dir_all(own.join("checkpoints")).unwrap();
+    let again = run(folder, &["--set", "evaluate.resamples=300"]);
+    assert!(again.contains("is not there any more") && again.contains("trained again"), "{again}");
+    assert_eq!(weights(own), before);
+    assert!(own.join("checkpoints").is_dir() && own.join("manifest.json").is_file());
 }
 
 /// A training that leaves the range of its numbers names the keys that arms read.
@@ -173,6 +180,34 @@ fn numbers_out_of_range_name_the_keys_of_the_arms() {
     let said = errors(&output);
     assert!(said.contains("; lower `finetune.learning_rate`"), "{said}");
     assert!(said.contains("share-1/") && !said.contains("train.non_finite"), "{said}");
+}
+
+/// A classifier that is kept before its encoder was trained is told of by its seed; a rate below the usual minimum of a
+/// cosine needs no other one.
+#[test]
+fn a_fine_tuned_encoder_that_is_the_frozen_one_is_told_of() {
+    let project = project();
+    let folder = project.path();
+    let settings = [
+        "finetune.shares=[1.0]",
+        "finetune.seeds=1",
+        "finetune.arms=[\"fine-tuned\"]",
+        "finetune.frozen_epochs=3",
+        "finetune.patience=1",
+        "finetune.learning_rate=1e-9",
+    ];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let text = run(folder, &settings);
+    assert!(text.contains("`finetune.patience` is 1, and `finetune.frozen_epochs` 3"), "{text}");
+    let of_one = "share-1/fine-tuned/seed-1337: the weights that are kept are of epoch ";
+    assert!(text.contains(of_one), "{text}");
+    assert!(text.contains("`encoder.*` is trained from epoch 4 on"), "{text}");
+    assert!(!text.contains("cosine.minimum"), "{text}");
+    let [own] = &runs(folder)[..] else { panic!("one run") };
+    let scores = std::fs::read_to_string(own.join("scores.json")).unwrap();
+    let scores: Value = serde_json::from_str(&scores).unwrap();
+    let told = scores["warnings"].to_string();
+    assert!(told.contains("is the frozen one in 1 of 1 training (seed 1337)"), "{told}");
 }
 
 /// Hidden steps and channels change what is learnt, and whoever hides none has the run of before.
@@ -425,6 +460,9 @@ fn the_archive_protocol_measures_every_pair_of_a_folder() {
     let output = firebox(folder, &["evaluate", "ucr", ".", "--set", "seeds=1"]);
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
     assert!(errors(&output).contains("name it with --config"), "{}", errors(&output));
+    let output = firebox(folder, &["evaluate", "ucr", ".", "--config", "nothere.toml"]);
+    assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
+    assert!(errors(&output).contains("cannot read the settings (--config) nothere.toml: "));
     let output = firebox(folder, &["evaluate", "ucr", "nowhere"]);
     assert_eq!(output.status.code(), Some(2), "{}", errors(&output));
     assert!(errors(&output).contains("there is no folder nowhere"));

@@ -185,6 +185,33 @@ fn a_validation_without_memory_goes_on_in_smaller_parts() {
     tells_and_repeats(&run, &said, forecasts);
 }
 
+#[test]
+fn a_shard_without_memory_ends_a_run_with_an_error() {
+    let folder = pretraining(8, 16, false);
+    let settings = ["window.stride=1", "augment.versions=20", "train.max_steps=1"];
+    // Values of a shard are 64 MiB; what else a process maps differs by machine.
+    let told = (100..=240).step_by(5).any(|thousands| {
+        for name in ["runs", "cache"] {
+            let _ = std::fs::remove_dir_all(folder.path().join(name));
+        }
+        let kib = thousands * 1000;
+        let script = format!("ulimit -d {kib}; exec timeout -s KILL 120 \"$0\" \"$@\"");
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(script).arg(program()).args(["run", "small.toml"]);
+        shell.args(settings.iter().flat_map(|setting| ["--set", setting]));
+        shell.envs([
+            ("RAYON_NUM_THREADS", "2"),
+            ("POLARS_MAX_THREADS", "2"),
+            ("RUST_BACKTRACE", "1"),
+        ]);
+        let output = shell.current_dir(folder.path()).output().unwrap();
+        let said = errors(&output);
+        assert!([Some(0), Some(1)].contains(&output.status.code()), "{kib} KiB: {output:?}");
+        said.contains("bytes of memory for a shard of values were refused\n  give the process")
+    });
+    assert!(told, "no limit under which a shard has no memory");
+}
+
 /// A run whose evaluation takes more memory than its steps: many windows at once.
 fn large_evaluation() -> TempDir {
     let folder = pretraining(4, 96, false);

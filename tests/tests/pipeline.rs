@@ -142,7 +142,7 @@ fn results_are_made_once_and_only_what_changed_is_made_again() {
         line(&seeds, "augment") && line(&seeds, "train") && !line(&seeds, "evaluate"),
         "{seeds}"
     );
-    let replaced = "is replaced: `evaluate.seeds` was 2 and is 3; to keep it, copy report.html";
+    let replaced = "is replaced: `evaluate.seeds` was 2 and is 3; to keep it, with its scores";
     let log = std::fs::read_to_string(first.join("events.jsonl")).unwrap();
     assert!(seeds.contains(replaced) && log.contains(replaced), "{seeds}");
     let evaluated = seeds.lines().position(|line| line.starts_with("evaluate "));

@@ -102,6 +102,26 @@ fn variables_that_are_no_text_matter_only_where_they_are_ours() {
     assert!(errors(&ours).contains("FIREBOX_TRAIN__EPOCHS is not valid UTF-8"));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_that_is_no_text_is_refused_before_there_is_a_run() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let project = project();
+    let odd = project.path().join(std::ffi::OsStr::from_bytes(b"n\xff"));
+    std::fs::create_dir(&odd).unwrap();
+    for name in ["p.toml", "bars.csv"] {
+        std::fs::copy(project.path().join(name), odd.join(name)).unwrap();
+    }
+    let mut beside = command(project.path(), &["run"]);
+    beside.arg(odd.join("p.toml"));
+    for mut refused in [beside, command(&odd, &["run", "p.toml"])] {
+        let output = refused.output().unwrap();
+        assert_eq!(code(&output), Some(2), "{}", errors(&output));
+        assert!(errors(&output).contains("is not valid UTF-8"), "{}", errors(&output));
+    }
+    assert!(!odd.join("runs").exists() && !project.path().join("runs").exists());
+}
+
 #[cfg(unix)]
 #[test]
 fn a_variable_in_small_letters_is_refused() {

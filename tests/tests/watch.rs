@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use firebox_tests::{command, errors, firebox};
+use firebox_tests::{command, errors, firebox, program, python};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -149,6 +149,47 @@ fn a_paused_run_is_stopped_by_a_signal_and_gone_on_with() {
     let after = steps(&all);
     assert_eq!(after[..before.len()], before);
     assert!(after.windows(2).all(|pair| pair[1] == pair[0] + 1), "{after:?}");
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("r-1");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::write(run.join("pipeline.toml"), "").unwrap();
+    let line =
+        r#"{"time":1,"event":"run-started","run":"r-1","device":"cpu","resumed_at_step":null}"#;
+    std::fs::write(run.join("events.jsonl"), format!("{line}\n")).unwrap();
+    let Some(python) = python("pty") else { return };
+    // The signal comes once the dashboard has a screen of its own.
+    let script = "
+import os, pty, signal, sys
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(sys.argv[1], [sys.argv[1], 'watch', sys.argv[2]])
+shown, asked = b'', False
+while True:
+    try:
+        more = os.read(terminal, 4096)
+    except OSError:
+        break
+    if not more:
+        break
+    shown += more
+    if b'\\x1b[?1049h' in shown and not asked:
+        os.kill(child, int(sys.argv[3]))
+        asked = True
+_, status = os.waitpid(child, 0)
+code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+print(code, b'\\x1b[?1049l' in shown, b'\\x1b[?25h' in shown)
+";
+    for signal in ["15", "1"] {
+        let mut watched = std::process::Command::new(&python);
+        watched.args(["-c", script]).arg(program()).arg(&run).arg(signal);
+        let output = watched.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said.trim(), "130 True True", "signal {signal}: {}", errors(&output));
+    }
 }
 
 #[test]

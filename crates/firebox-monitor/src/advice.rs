@@ -93,6 +93,8 @@ pub struct Settings {
     pub batch_size: usize,
     /// The least that may stand there.
     pub least_batch: usize,
+    /// Samples of an epoch, where batches are of so many samples and it is known; of several training sets, at most so many.
+    pub samples: Option<usize>,
     /// Whether there was too little memory for whole batches, which were computed in parts.
     pub divided: bool,
     /// Threads that make batches.
@@ -382,7 +384,9 @@ fn memory(usage: &Usage, settings: &Settings) -> Option<Advice> {
 
 fn smaller_batch(settings: &Settings) -> String {
     let (size, SettingKeys { batch_size: key, epochs, .. }) = (settings.batch_size, settings.keys);
-    if size / 2 < settings.least_batch.max(1) {
+    // More samples than there are, no batch holds.
+    let held = settings.samples.map_or(size, |samples| size.min(samples));
+    if held / 2 < settings.least_batch.max(1) {
         return "the model to a smaller one, or windows to shorter ones".to_owned();
     }
     // Trainings with keys of their own know no other.
@@ -390,7 +394,9 @@ fn smaller_batch(settings: &Settings) -> String {
         true => " with `train.accumulate` doubled",
         false => "",
     };
-    format!("`{key}` from {size} to {}{more}", size / 2)
+    // Twice so many are the whole set.
+    let half = if held < size { held.div_ceil(2) } else { held / 2 };
+    format!("`{key}` from {size} to {half}{more}")
 }
 
 fn thrashing(usage: &Usage, settings: &Settings) -> Option<Advice> {
@@ -438,8 +444,10 @@ fn utilisation(usage: &Usage, settings: &Settings) -> Option<Advice> {
         return None;
     }
     let what = if settings.on_gpu { "GPU" } else { "processor" };
+    let is_whole = settings.samples.is_some_and(|samples| samples <= settings.batch_size);
     let setting = match settings.divided {
         true => "no setting: batches were computed in parts for want of memory, and larger ones would be, too".to_owned(),
+        false if is_whole => "no setting: a batch holds the whole training set".to_owned(),
         false => format!(
             "`{}` from {} to {}",
             settings.keys.batch_size,

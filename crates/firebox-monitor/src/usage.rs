@@ -459,23 +459,10 @@ impl Usage {
         // Steps tell it with the time in which batches were handed to the device.
         let data = data * StepTimes::sum(&self.times).map_or(1.0, |times| times.waiting_of_data());
         let saves: f64 = self.saves.iter().map(|save| save.milliseconds).sum();
-        let (mut validation, mut from) = (0.0, 0);
-        for epoch in &self.epochs {
-            // An epoch that was gone on with has the time since then, as its steps since then have.
-            let within = |attempt: u64, step: u64| {
-                attempt == epoch.attempt && (from + 1..=epoch.step).contains(&step)
-            };
-            let own = self.steps.iter().filter(|own| within(own.attempt, own.step));
-            let own: f64 = own.map(|step| step.milliseconds).sum();
-            // The save that closes an epoch comes after its time was taken.
-            let saves: f64 = self
-                .saves
-                .iter()
-                .filter(|save| within(save.attempt, save.step) && save.step != epoch.step)
-                .map(|save| save.milliseconds)
-                .sum();
+        let (own, within) = self.within_epochs();
+        let mut validation = 0.0;
+        for (epoch, (own, saves)) in self.epochs.iter().zip(own.iter().zip(&within)) {
             validation += (epoch.seconds * 1e3 - own - saves).max(0.0);
-            from = epoch.step;
         }
         let all = steps + saves + validation;
         let share = |part: f64| if all > 0.0 { part / all } else { 0.0 };
@@ -487,9 +474,38 @@ impl Usage {
         }
     }
 
+    /// Milliseconds of the steps and of the saves that are within the time of each epoch. Each is looked for among the
+    /// epochs once: a long run has thousands of these, and millions of steps.
+    fn within_epochs(&self) -> (Vec<f64>, Vec<f64>) {
+        let (mut steps, mut saves) = (vec![0.0; self.epochs.len()], vec![0.0; self.epochs.len()]);
+        for step in &self.steps {
+            if let Some((place, _)) = self.epoch_of(step.attempt, step.step) {
+                steps[place] += step.milliseconds;
+            }
+        }
+        for save in &self.saves {
+            // The save that closes an epoch comes after its time was taken.
+            if let Some((place, epoch)) = self.epoch_of(save.attempt, save.step)
+                && save.step != epoch.step
+            {
+                saves[place] += save.milliseconds;
+            }
+        }
+        (steps, saves)
+    }
+
+    /// The epoch that a step is of, and its place. One that was gone on with has the time since then, as its steps since then
+    /// have: those of earlier attempts are of none.
+    fn epoch_of(&self, attempt: u64, step: u64) -> Option<(usize, &EpochTime)> {
+        let place = self.epochs.partition_point(|epoch| epoch.step < step);
+        let epoch = self.epochs.get(place).filter(|epoch| epoch.attempt == attempt && step > 0);
+        epoch.map(|epoch| (place, epoch))
+    }
+
     /// Whether a checkpoint was saved after one of each `every` steps that ends no epoch.
     pub(crate) fn saves_within_epochs(&self, every: u64) -> bool {
-        let ends_epoch = |step: u64| self.epochs.iter().any(|epoch| epoch.step == step);
+        let ends_epoch =
+            |step: u64| self.epochs.binary_search_by_key(&step, |epoch| epoch.step).is_ok();
         let steps = self.saves.iter().map(|save| save.step).filter(|step| *step > 0);
         steps.filter(|step| step.is_multiple_of(every)).any(|step| !ends_epoch(step))
     }

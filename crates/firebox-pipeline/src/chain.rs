@@ -55,6 +55,17 @@ pub(crate) trait Chain: Sync {
         Ok(Keys::new(config, series, &device.arithmetic_of(config)?))
     }
 
+    /// The keys that the training in the run's own folder has, of a run of these keys: the same, unless it is named after
+    /// what comes after that training.
+    fn own_keys(
+        &self,
+        _config: &PipelineConfig,
+        _device: &ChosenDevice,
+        keys: &Keys,
+    ) -> Result<Keys, PipelineError> {
+        Ok(*keys)
+    }
+
     /// A few training steps of its model on noise, for what is measured before a run. A kind with
     /// several models takes each in turn, and adds up their times.
     fn probe(

@@ -472,7 +472,7 @@ pub(crate) fn check_masking(masking: &Masking, table: &str) -> Result<(), Pipeli
 /// Checks what every table of masking hides against the length of windows.
 ///
 /// # Errors
-/// More stretches than a window has steps, with the table's name.
+/// More stretches than a window has steps, or shorter ones than a step, with the table's name.
 pub(crate) fn check_masks(config: &PipelineConfig) -> Result<(), PipelineError> {
     let tables = [
         ("finetune", config.finetune.as_ref().map(|table| &table.masking)),

@@ -215,6 +215,7 @@ impl ConvertError {
                 CacheError::Io { .. }
                     | CacheError::Full { .. }
                     | CacheError::NoRoomForSamples { .. }
+                    | CacheError::NoMemory { .. }
                     | CacheError::ReadBack { .. }
                     | CacheError::Encode { .. }
             ),

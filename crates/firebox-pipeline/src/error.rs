@@ -203,6 +203,7 @@ impl PipelineError {
             Self::Cache(CacheError::Stopped)
             | Self::Data(firebox_data::DataError::Stopped)
             | Self::Text(firebox_text::TextError::Stopped)
+            | Self::Eval(EvalError::Stopped)
             | Self::Remote(RemoteError::Stopped { .. }) => Self::Interrupted,
             other => other,
         }
@@ -281,6 +282,7 @@ impl PipelineError {
                     | RemoteError::NotFound { .. }
                     | RemoteError::Refused { .. }
                     | RemoteError::NoKeys { .. }
+                    | RemoteError::NoLength { .. }
                     | RemoteError::NoFile { .. }
                     | RemoteError::Encoded { .. }
                     | RemoteError::NoCopy { .. }
@@ -302,6 +304,20 @@ pub(crate) fn at(path: &Path) -> impl Fn(std::io::Error) -> PipelineError {
     move |source| PipelineError::Io { path: path.clone(), source }
 }
 
+/// The same of what the user has named, called so: that it is not there, or cannot be read as what it is, is bad input.
+pub(crate) fn at_named(what: &str, path: &Path) -> impl Fn(std::io::Error) -> PipelineError {
+    use std::io::ErrorKind::{
+        InvalidData, IsADirectory, NotADirectory, NotFound, PermissionDenied,
+    };
+    let (what, path) = (what.to_owned(), path.to_path_buf());
+    move |source| match source.kind() {
+        NotFound | IsADirectory | NotADirectory | PermissionDenied | InvalidData => {
+            PipelineError::Setting(format!("cannot read {what} {}: {source}", path.display()))
+        }
+        _ => at(&path)(source),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use firebox_train::TrainError;
@@ -314,6 +330,15 @@ mod tests {
         assert!(of(TrainError::Lost { first: 1, last: 2 }));
         assert!(!of(TrainError::Device("out of memory".to_owned())));
         assert!(!PipelineError::NoValidation.begins_anew());
+    }
+
+    #[test]
+    fn what_is_named_and_not_there_is_bad_input_and_a_broken_disk_is_not() {
+        let of = |kind: std::io::ErrorKind| at_named("the settings", Path::new("a"))(kind.into());
+        let absent = of(std::io::ErrorKind::NotFound);
+        assert!(absent.is_bad_input());
+        assert_eq!(absent.to_string(), "cannot read the settings a: entity not found");
+        assert!(!of(std::io::ErrorKind::Other).is_bad_input());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use firebox_export::{
 use crate::apply::{named_as, replaceable};
 use crate::error::{PipelineError, at};
 use crate::kept::read_model;
+use crate::shell::quoted_for_a_shell;
 
 /// What a model is exported as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +75,7 @@ pub fn export(request: &ExportRequest) -> Result<Exported, PipelineError> {
             let usage = format!(
                 "load it: model.load_state_dict(safetensors.torch.load_file(\"{shown}\"))\n         \
                  the module's source: firebox export {} --format torch",
-                request.run.display()
+                quoted_for_a_shell(&request.run.to_string_lossy())
             );
             refuse_name_of(&output, "onnx", "--format safetensors", "--format onnx")?;
             named_as(&output, "safetensors", &["safetensors"])?;
@@ -203,14 +204,13 @@ fn torch(
     } else {
         std::fs::rename(made.path(), &target).map_err(at(&target))?;
     }
-    let shown = output.display();
-    Ok(Exported {
-        output: output.to_path_buf(),
-        card: output.join(README),
-        usage: format!(
-            "try it: python {shown}/{MODULE} {shown}\n        {WEIGHTS} is for load_state_dict"
-        ),
-    })
+    let word = |path: &Path| quoted_for_a_shell(&path.to_string_lossy());
+    let usage = format!(
+        "try it: python {} {}\n        {WEIGHTS} is for load_state_dict",
+        word(&output.join(MODULE)),
+        word(output)
+    );
+    Ok(Exported { output: output.to_path_buf(), card: output.join(README), usage })
 }
 
 /// Where a folder may be written: a new path, or with `force` one that holds nothing but an earlier export, through its

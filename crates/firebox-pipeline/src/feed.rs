@@ -138,8 +138,8 @@ impl Run<'_> {
         Ok(placed)
     }
 
-    /// Notes how a mapped set that is shuffled as a whole would be read in the order of its disk, and what padding
-    /// buckets would save; says so where a set is larger than memory, or buckets sort nothing.
+    /// Notes how a mapped set that is shuffled as a whole would be read in the order of its disk, what padding buckets
+    /// would save, and how many samples there are; says so where a set is larger than memory, or buckets sort nothing.
     fn look_at(&self, source: &dyn TrainSource, place: Place) {
         let loader = self.loader();
         let scattered = Scattered::find(source, place, &loader, pages::free);
@@ -148,6 +148,7 @@ impl Run<'_> {
         self.shared.note(Noted {
             blocks: scattered.as_ref().map(|found| found.blocks),
             padding: ragged.then(|| padding(source, &loader)).flatten(),
+            samples: Some(source.len()),
         });
         let said = scattered.and_then(|found| found.warning());
         for message in said.into_iter().chain(one_bucket(source, &loader)) {

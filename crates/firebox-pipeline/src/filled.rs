@@ -27,17 +27,31 @@ pub(crate) fn in_labels(labels: &Labels, set: &SeriesSet) -> Option<String> {
     })
 }
 
-/// What is said of many steps that were put in.
-pub(crate) fn in_steps(checks: &Checks) -> Option<String> {
+/// What is said of many steps that were put in, where a window takes `needed` with what its label or targets look at.
+pub(crate) fn in_steps(checks: &Checks, needed: usize) -> Option<String> {
     let filled: u64 = checks.by_series.iter().map(|series| series.steps_filled).sum();
     let share = filled as f64 / checks.steps.max(1) as f64;
     (share >= MANY).then(|| {
         format!(
-            "{:.0} % of all steps were not measured: `data.checks.gaps` put {filled} of {} in, which repeat what came before\n  \
-             set data.checks.gaps = \"split\", or a smaller data.checks.longest_fill, to learn from what was measured",
-            100.0 * share, checks.steps
+            "{:.0} % of all steps were not measured: `data.checks.gaps` put {filled} of {} in, which repeat what came before\n  {}",
+            100.0 * share,
+            checks.steps,
+            without_filling(checks, filled, needed)
         )
     })
+}
+
+/// What to do in place of filling so many steps: a split that leaves runs in which hardly a window fits is no way out.
+fn without_filling(checks: &Checks, filled: u64, needed: usize) -> String {
+    let gaps: u64 = checks.by_series.iter().map(|series| series.gaps).sum();
+    let runs = (checks.series + gaps).max(1);
+    let run = checks.steps.saturating_sub(filled) as f64 / runs as f64;
+    if run >= needed as f64 {
+        return "set data.checks.gaps = \"split\", or a smaller data.checks.longest_fill, to learn from what was measured".to_owned();
+    }
+    format!(
+        "where nothing is traded or measured in the gaps, as on weekends, leave the column of times out of the files, which numbers the rows: a split would leave runs of {run:.1} steps in the mean, and a window takes {needed}"
+    )
 }
 
 #[cfg(test)]
@@ -66,7 +80,21 @@ mod tests {
             by_series: vec![SeriesChecks { steps_filled, ..SeriesChecks::default() }],
             ..Checks::default()
         };
-        assert_eq!(in_steps(&checks(99)), None);
-        assert!(in_steps(&checks(990)).unwrap().starts_with("99 % of all steps were not"));
+        assert_eq!(in_steps(&checks(99), 8), None);
+        let said = in_steps(&checks(990), 8).unwrap();
+        assert!(said.starts_with("99 % of all steps were not"), "{said}");
+        assert!(said.contains("set data.checks.gaps = \"split\""), "{said}");
+        // Two hundred weeks of five days, whose weekends are filled: runs of five are no windows.
+        let (steps_filled, gaps) = (398, 199);
+        let weeks = Checks {
+            steps: 1398,
+            series: 1,
+            by_series: vec![SeriesChecks { steps_filled, gaps, ..SeriesChecks::default() }],
+            ..Checks::default()
+        };
+        let said = in_steps(&weeks, 32).unwrap();
+        assert!(!said.contains("\"split\"") && said.contains("runs of 5.0 steps"), "{said}");
+        assert!(said.contains("leave the column of times out of the files"), "{said}");
+        assert!(in_steps(&weeks, 5).unwrap().contains("\"split\""));
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Keys {
 
 /// Version of what is measured after training: raised when it says something else of the same model, such as intervals
 /// that know of more, so that finished runs are measured anew.
-pub(crate) const EVALUATION: u32 = 7;
+pub(crate) const EVALUATION: u32 = 8;
 
 impl Keys {
     /// The keys below the series of this key. `arithmetic` (backend and kernels) is part of them,
@@ -143,12 +143,19 @@ impl Keys {
 }
 
 /// The key of a training with the order of its batches, which is left out where every batch is of all samples, so that
-/// such runs keep their keys.
+/// such runs keep their keys. Where a batch of one window may come first, statistics of averages were once begun with
+/// it.
 pub(crate) fn ordered(training: KeyBuilder, config: &PipelineConfig) -> KeyBuilder {
     let loader = &config.loader;
-    match (loader.shuffle, loader.buckets, loader.tokens) {
+    let training = match (loader.shuffle, loader.buckets, loader.tokens) {
         (Shuffle::Full, 0, 0) => training,
         order => training.field("order", json(&order)),
+    };
+    let average = config.train.average.map(AverageConfig::in_full);
+    let renews = average.is_some_and(|average| average.statistics_batches.is_some());
+    match renews && loader.buckets > 0 {
+        true => training.field("statistics", "begun with several"),
+        false => training,
     }
 }
 
@@ -266,5 +273,21 @@ mod tests {
         }
         assert!(!saves(|own| own.keep = Keep::EveryEpoch, |_| ()), "which are kept is a result");
         assert_eq!(learnt_by(&TrainConfig::default()), TrainConfig::default());
+    }
+
+    #[test]
+    fn statistics_are_other_ones_where_a_batch_of_one_window_may_come_first() {
+        // What the key was of the same settings.
+        let is_anew = |(buckets, equal)| {
+            let mut config = PipelineConfig::default();
+            (config.loader.buckets, config.loader.tokens) = (buckets, 4096);
+            config.train.average = Some(AverageConfig { equal, ..AverageConfig::default() });
+            let order = (config.loader.shuffle, config.loader.buckets, config.loader.tokens);
+            let begin = || Key::builder("training", 1);
+            let before = begin().field("order", json(&order)).finish();
+            ordered(begin(), &config).finish() != before
+        };
+        let found = [(8, true), (8, false), (0, true)].map(is_anew);
+        assert_eq!(found, [true, false, false]);
     }
 }

@@ -92,6 +92,7 @@ mod score;
 mod search;
 mod settle;
 mod shared;
+mod shell;
 mod stages;
 mod step;
 mod sub;
@@ -150,6 +151,7 @@ pub use search::{
     Concurrent, Number, Objective, Objectives, Patient, PrunerConfig, SamplerConfig, Search,
     SearchConfig, SearchSource, Searched, SpaceEntry,
 };
+pub use shell::quoted_for_a_shell;
 pub use stages::{Finished, Outcome};
 pub use text::TextConfig;
 pub use threads::{begin_threads, refused_thread};
@@ -182,8 +184,8 @@ pub mod monitor {
 ///
 /// When the settings cannot be read, or the file cannot be written or must not be.
 pub fn generate(settings: &Path, output: &Path, force: bool) -> Result<String, PipelineError> {
-    let text = std::fs::read_to_string(settings)
-        .map_err(|source| ConfigError::Read { path: settings.to_path_buf(), source })?;
+    let named = error::at_named("the settings of the generator", settings);
+    let text = std::fs::read_to_string(settings).map_err(named)?;
     apply::named_as(output, "CSV", &["csv", "txt"])?;
     let demand = settings.to_string_lossy().to_ascii_lowercase().ends_with(".demand.toml");
     if demand {

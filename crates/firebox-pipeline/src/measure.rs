@@ -145,7 +145,8 @@ pub(crate) fn measure<M: Pretrainable>(
         true => Err(PipelineError::Interrupted),
         false => run.untrained::<M>(seed, channels),
     };
-    let evaluation = evaluate_encoder(config, model, random, &sources, device, run.listener)?;
+    let evaluation =
+        evaluate_encoder(config, model, random, &sources, device, run.stop, run.listener)?;
     let embeddings = embed(model, &sources.test, SHOWN_EMBEDDINGS, config.batch_size, device)?;
     if run.stop.load(Ordering::Relaxed) {
         return Err(PipelineError::Interrupted);
@@ -171,7 +172,7 @@ pub(crate) fn judge<'a, M: Pretrainable>(
     let probe = ValidationProbe::new(&run.config.evaluate, &train, &validation)?;
     let Some(probe) = probe else { return Err(PipelineError::NoLabels) };
     let of = move |model: &M| -> Result<Vec<f64>, PipelineError> {
-        let metrics = probe.confusion(model, &run.device.device)?.metrics();
+        let metrics = probe.confusion(model, &run.device.device, run.stop)?.metrics();
         let value = |score: &Score| match score {
             Score::Accuracy => metrics.accuracy,
             Score::F1 => metrics.macro_f1,

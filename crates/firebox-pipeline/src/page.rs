@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use firebox_core::{AugmentMode, count};
+use firebox_core::count;
 use firebox_eval::{Advice, Chart, Fact, Line, Machine, Measure, Report, Table};
 use firebox_loader::Resident;
 use firebox_monitor::{
@@ -18,6 +18,7 @@ use firebox_train::{
 use crate::chain::Work;
 use crate::error::{PipelineError, at};
 use crate::folder::{Attempts, PIPELINE, replay};
+use crate::online::online;
 use crate::stages::{Run, summary_of, training};
 use crate::{Kind, PipelineConfig, sub};
 
@@ -168,7 +169,10 @@ fn advice(usage: &Usage, trainings: &[Training], run: &Run<'_>, path: &Path) -> 
     let own = match trainings.iter().find(|_| !usage.has_steps()) {
         Some(training) => training.settings.clone(),
         None => {
-            let ended = summary_of(path, run.keys).map(|summary| summary.outcome);
+            let trained = run.config.pipeline.chain().own_keys(run.config, run.device, run.keys);
+            // What a key cannot be made of has ended the run before.
+            let ended = trained.ok().and_then(|keys| summary_of(path, &keys));
+            let ended = ended.map(|summary| summary.outcome);
             let stopped_early = ended == Some(Outcome::StoppedEarly);
             firebox_monitor::Settings { divided: is_divided(path), stopped_early, ..own }
         }
@@ -194,9 +198,13 @@ pub(crate) fn setting_keys(config: &PipelineConfig) -> SettingKeys {
 
 /// What would make batches sooner, and not be refused.
 fn faster(config: &PipelineConfig) -> Faster {
-    match config.augment.mode {
-        _ if config.finetune.is_some() => Faster::Nothing,
-        AugmentMode::Online => Faster::Cached,
+    let is_drawn = online(&config.augment).is_some();
+    match config.pipeline {
+        // Its classifiers draw versions in each epoch, whatever `augment.mode` is.
+        Kind::Finetune => Faster::Nothing,
+        Kind::Pretrain if is_drawn => Faster::Cached,
+        // Others store none.
+        _ if is_drawn => Faster::Nothing,
         _ if config.loader.resident != Resident::Memory => Faster::Memory,
         _ => Faster::Nothing,
     }
@@ -235,17 +243,20 @@ fn settings(
         }
     };
     let (batch_size, least_batch, keys) = sized(run.config, batch_size, keys);
+    let noted = run.shared.noted();
     firebox_monitor::Settings {
         on_gpu: run.device.backend != "cpu",
         batch_size,
         least_batch,
+        // A batch of so many steps is of no number of samples.
+        samples: noted.samples.filter(|_| run.config.loader.tokens == 0),
         divided: false,
         workers: run.config.loader.workers,
         prefetch: run.config.loader.prefetch,
         pins: run.config.loader.pin,
         faster: faster(run.config),
-        blocks: run.shared.noted().blocks,
-        padding: run.shared.noted().padding,
+        blocks: noted.blocks,
+        padding: noted.padding,
         keys,
         learning_rate: train.optimizer.learning_rate(),
         scaling,
@@ -288,6 +299,28 @@ fn settle(report: &mut Report, attempts: &Attempts, path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_would_make_batches_sooner_is_not_refused() {
+        let of = |kind: &str, more: &str| {
+            let text = format!("pipeline = '{kind}'\nlabels = 'last'\n{more}");
+            faster(&toml::from_str(&text).unwrap())
+        };
+        let online = "[augment]\nmode = 'online'\n";
+        assert_eq!(of("pretrain", ""), Faster::Memory);
+        assert_eq!(of("pretrain", "[loader]\nresident = 'memory'\n"), Faster::Nothing);
+        assert_eq!(of("pretrain", online), Faster::Cached);
+        // Where nothing is drawn, windows may lie in memory.
+        assert_eq!(of("pretrain", "[augment]\nmode = 'online'\nversions = 0\n"), Faster::Memory);
+        for kind in ["multitimeframe", "forecast", "pseudolabel"] {
+            assert_eq!(of(kind, online), Faster::Nothing, "{kind} stores no versions");
+            assert_eq!(of(kind, ""), Faster::Memory);
+        }
+        // With and without its table, of which `versions` are 1 by default.
+        for table in ["", "[finetune]\n", online] {
+            assert_eq!(of("finetune", table), Faster::Nothing);
+        }
+    }
 
     #[test]
     fn batches_of_so_many_steps_are_advised_by_their_own_key() {

@@ -33,6 +33,8 @@ pub(crate) struct Noted {
     pub(crate) blocks: Option<[usize; 2]>,
     /// What of its batches is padding.
     pub(crate) padding: Option<Padding>,
+    /// How many samples an epoch of it has; of several sets, the largest.
+    pub(crate) samples: Option<usize>,
 }
 
 /// Results by their keys.

@@ -127,6 +127,9 @@ mod tests {
             let wanted = format!("`{table}.masking.time_masks` is 1000000; it must be at most ");
             assert!(said.starts_with(&wanted), "{said}");
         }
+        let short = "[window]\nlength = 16\n[forecast.masking]\ntime_masks = 2\nlongest = 0.05\n";
+        let short = said(&format!("{FORECAST}{short}"));
+        assert!(short.starts_with("`forecast.masking.longest` is 0.05, which is less"), "{short}");
         let ftp = said("[data]\npath = 'ftp://server/bars.csv'");
         assert!(ftp.contains("use s3://, gs://, az:// or https://"), "{ftp}");
         let memory = "[loader]\nresident = 'memory'\n";

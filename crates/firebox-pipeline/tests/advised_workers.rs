@@ -112,6 +112,7 @@ fn advised(usage: &Usage) -> (usize, f64) {
         on_gpu: true,
         batch_size: BATCH,
         least_batch: 1,
+        samples: None,
         divided: false,
         workers: 0,
         prefetch: 4,

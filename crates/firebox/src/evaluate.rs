@@ -53,8 +53,10 @@ pub(crate) fn run(EvaluateCommand::Ucr(flags): &EvaluateCommand) -> anyhow::Resu
     let finished = evaluate_ucr(&flags.folder, &flags.output, &config, &device, &stop, &terminal);
     terminal.close();
     let finished = finished?;
-    say(&finished.summary)?;
-    say(format_args!("report {}", finished.page.display()))?;
+    if let Some(page) = &finished.page {
+        say(&finished.summary)?;
+        say(format_args!("report {}", page.display()))?;
+    }
     if finished.interrupted {
         say("interrupted; the same command goes on where it stopped")?;
         return Ok(ExitCode::from(130));

@@ -30,7 +30,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use firebox_pipeline::monitor::{Counted, ProfileConfig};
-use firebox_pipeline::{Finished, Outcome, PipelineError, Prepared, Source, refused_thread};
+use firebox_pipeline::{
+    Finished, Outcome, PipelineError, Prepared, Source, quoted_for_a_shell, refused_thread,
+};
 
 use crate::device::Listed;
 use crate::output::{OutputError, say};
@@ -183,7 +185,13 @@ fn main() -> ExitCode {
         Command::Predict(flags) => flags.log(),
         _ => LogFormat::Text,
     };
-    refused::tell_refused_threads(log);
+    // A trial that panics fails alone, and the search goes on.
+    let too_little_memory = match &command {
+        Command::Run(_) => Some(TOO_LITTLE),
+        Command::Search(_) => None,
+        _ => Some(TOO_LITTLE_MEMORY),
+    };
+    refused::tell_refusals(log, too_little_memory);
     // A run says what else it keeps, and a worker of a search that is ended by a signal is begun anew.
     #[cfg(unix)]
     if !matches!(command, Command::Run(_) | Command::Search(_)) {
@@ -216,13 +224,11 @@ fn main() -> ExitCode {
 }
 
 /// What ends any other command whose memory is refused.
-#[cfg(unix)]
 const TOO_LITTLE_MEMORY: &str = "memory was refused, and this command cannot go on with less\n  \
      what was complete before is kept\n  \
      give it more memory (ulimit -d and -v, its control group), or less to do at once";
 
 /// What ends a run whose memory is refused where nothing is divided.
-#[cfg(unix)]
 const TOO_LITTLE: &str = "memory was refused where a run cannot go on with less, as it does in steps, validations and checkpoints\n  \
      what was complete is kept: the same command goes on from there\n  \
      give it more memory (ulimit -d and -v, its control group), or let it take less at once: evaluate.batch_size, or where it ended \
@@ -306,15 +312,6 @@ fn conclude(finished: &Finished) -> Result<ExitCode, OutputError> {
             say(format_args!("        or: firebox run --resume {run}"))?;
             Ok(ExitCode::from(130))
         }
-    }
-}
-
-/// A text as a POSIX shell takes it for one word.
-pub(crate) fn quoted_for_a_shell(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_-./:@%+=,".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -473,19 +470,4 @@ fn devices() -> anyhow::Result<ExitCode> {
         say(format_args!("{name:<9} {kind}{text}"))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_are_one_word_of_a_shell() {
-        let quoted = |text: &str| quoted_for_a_shell(text);
-        assert_eq!(quoted("runs/pretrain-5e0ff9fb"), "runs/pretrain-5e0ff9fb");
-        assert_eq!(quoted("runs/数据-1"), "runs/数据-1");
-        assert_eq!(quoted("runs/my run"), "'runs/my run'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-        assert_eq!(quoted(""), "''");
-    }
 }

@@ -29,6 +29,9 @@ pub(crate) fn keep() {
 /// Begins the program anew, once, where its memory is limited, with an allocator that takes little at a time. By itself it
 /// takes 1 GiB at once, or 128 MiB, which count against the limit whether they are used or not and leave nothing for
 /// stacks of threads and mapped files. It takes the first before `main`, so that its environment alone can say so.
+///
+/// Under any limit, it shows no backtraces: to read the program's symbols takes more memory than is left where some was
+/// refused, and the standard library, which holds a lock meanwhile, waits for it to tell of that, for ever.
 #[cfg(target_os = "linux")]
 pub(crate) fn take_little_at_a_time() {
     use std::os::unix::process::CommandExt;
@@ -36,9 +39,15 @@ pub(crate) fn take_little_at_a_time() {
     const RESERVE: (&str, &str) = ("MIMALLOC_ARENA_RESERVE", "32MiB");
     /// glibc's own, which libraries in C use: each thread that first asks for memory there takes 64 MiB of addresses.
     const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
-    if !firebox_pipeline::memory_limit().is_some_and(is_low)
-        || [RESERVE, ARENAS].iter().all(|(name, _)| std::env::var_os(name).is_some())
-    {
+    /// The standard library's own: a panic tells what went wrong alone.
+    const BACKTRACE: (&str, &str) = ("RUST_BACKTRACE", "0");
+    let Some(limit) = firebox_pipeline::memory_limit() else { return };
+    // What the user set of the allocator stays.
+    let is_unset = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
+    let little = [RESERVE, ARENAS].into_iter().filter(|own| is_low(limit) && is_unset(own));
+    let is_shown = std::env::var_os(BACKTRACE.0).is_some_and(|value| value != BACKTRACE.1);
+    let variables: Vec<_> = little.chain(is_shown.then_some(BACKTRACE)).collect();
+    if variables.is_empty() {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
@@ -46,10 +55,7 @@ pub(crate) fn take_little_at_a_time() {
     let name = arguments.next().unwrap_or_default();
     let mut anew = std::process::Command::new(program);
     // Returns only if it fails; the program then goes on as it is.
-    anew.arg0(name).args(arguments);
-    // What the user set stays.
-    let unset = [RESERVE, ARENAS].into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
-    anew.envs(unset);
+    anew.arg0(name).args(arguments).envs(variables);
     let _ = anew.exec();
 }
 

@@ -1,5 +1,5 @@
-//! What is said where code of others panics because the system refused it a thread, whose stack takes memory: the pool of
-//! polars begins with its first work, and cannot be begun with fewer.
+//! What is said where code of others panics because the system refused it memory, or a thread, whose stack takes memory:
+//! the pool of polars begins with its first work, and cannot be begun with fewer.
 
 use std::io;
 
@@ -8,19 +8,29 @@ use firebox_pipeline::refused_thread;
 use crate::error;
 use crate::terminal::LogFormat;
 
-/// From now on, such a panic ends the program with an error that has a way out, and the exit status 1. Others are told as
-/// before.
-pub(crate) fn tell_refused_threads(log: LogFormat) {
+/// From now on, such a panic ends the program with an error that has a way out, and the exit status 1; for want of memory
+/// with this one, if there is one. Others are told as before.
+pub(crate) fn tell_refusals(log: LogFormat, too_little_memory: Option<&'static str>) {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let Some(said) = panic.payload_as_str().filter(|said| is_refusal(said)) else {
-            return usual(panic);
+        let said = panic.payload_as_str().unwrap_or_default();
+        let error = match too_little_memory.filter(|_| is_refused_memory(said)) {
+            Some(text) => anyhow::anyhow!(text),
+            None if is_refusal(said) => {
+                let said = said.lines().next().unwrap_or_default().to_owned();
+                refused_thread("one of a library", io::Error::other(said)).into()
+            }
+            None => return usual(panic),
         };
-        let said = said.lines().next().unwrap_or_default().to_owned();
-        let error = refused_thread("one of a library", io::Error::other(said));
-        error::render(&error.into(), log);
+        error::render(&error, log);
         std::process::exit(1);
     }));
+}
+
+/// Whether a panic says that memory was refused, in the words of Arrow, whose buffers panic where the standard library
+/// aborts.
+fn is_refused_memory(said: &str) -> bool {
+    said.contains("failed to allocate memory for layout")
 }
 
 /// Whether a panic says so, in the words of the standard library and of those who show its errors: `EAGAIN` is 11 on Linux
@@ -53,5 +63,13 @@ mod tests {
         ] {
             assert!(!is_refusal(said), "{said}");
         }
+    }
+
+    #[test]
+    fn a_panic_for_want_of_memory_is_told_from_others() {
+        let said =
+            "failed to allocate memory for layout Layout { size: 67099200, align: 128 (1 << 7) }";
+        assert!(is_refused_memory(said) && !is_refusal(said));
+        assert!(!is_refused_memory("invalid allocation layout for requested capacity"));
     }
 }

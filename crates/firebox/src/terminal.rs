@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use firebox_core::{Event, Listener, Request};
 use firebox_pipeline::loss_text;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// How events are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -175,16 +175,21 @@ fn hidden_bar(done: u64, total: u64, unit: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
     let template = match unit {
         "bytes" => {
-            "  {bar:28} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {eta} left"
+            "  {bar:28} {percent:>3}%  {decimal_bytes}/{decimal_total_bytes}  {decimal_bytes_per_sec}  {left} left"
         }
-        _ => "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {rate}  {eta} left",
+        _ => "  {bar:28} {percent:>3}%  {human_pos}/{human_len} {msg}  {rate}  {left} left",
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
         let rate = |state: &ProgressState, out: &mut dyn Write| {
             // A terminal that cannot be written to shows no rate either.
             let _ = out.write_str(&rate(state.per_sec()));
         };
-        bar.set_style(style.progress_chars("━╸ ").with_key("rate", rate));
+        let left = |state: &ProgressState, out: &mut dyn Write| {
+            let rest = state.len().unwrap_or_default().saturating_sub(state.pos());
+            let _ = out.write_str(&left(rest, state.per_sec(), state.eta()));
+        };
+        let style = style.with_key("rate", rate).with_key("left", left);
+        bar.set_style(style.progress_chars("━╸ "));
     }
     bar.set_message(unit.to_owned());
     bar.set_position(done);
@@ -251,6 +256,14 @@ fn rate(per_second: f64) -> String {
     }
 }
 
+/// How long the rest takes; nobody knows while nothing was done, which indicatif tells as no time at all.
+fn left(rest: u64, per_second: f64, time: Duration) -> String {
+    match rest {
+        1.. if per_second.is_nan() || per_second <= 0.0 => "?".to_owned(),
+        _ => format!("{:#}", HumanDuration(time)),
+    }
+}
+
 /// Seconds as a person writes them.
 pub(crate) fn duration(seconds: f64) -> String {
     match seconds {
@@ -292,6 +305,14 @@ mod tests {
         assert_eq!(slow, ["0.10/s", "0.20/min", "0.50/h", "0.00/s", "0.00/s"]);
         let expected = ["4 ms", "0.5 s", "12 s", "99 s", "2:30 min", "59:59 min", "12:00:05 h"];
         assert_eq!(texts, expected);
+    }
+
+    #[test]
+    fn the_time_that_is_left_is_not_known_before_something_was_done() {
+        assert_eq!(left(1600, 0.0, Duration::ZERO), "?");
+        assert_eq!(left(1600, f64::NAN, Duration::ZERO), "?");
+        assert_eq!(left(6, 0.5, Duration::from_secs(12)), "12s");
+        assert_eq!(left(0, 0.0, Duration::ZERO), "0s");
     }
 
     #[test]

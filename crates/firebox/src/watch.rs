@@ -2,12 +2,16 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::Args;
 use firebox_core::Request;
 use firebox_pipeline::monitor;
 
 use crate::output::say;
+use crate::unheard;
 
 #[derive(Args)]
 pub(crate) struct WatchFlags {
@@ -48,7 +52,20 @@ pub(crate) fn run(flags: &WatchFlags) -> anyhow::Result<ExitCode> {
     } else if flags.once {
         say(monitor::watch_once(&folder, [flags.width, flags.height])?)?;
     } else {
-        monitor::watch(&folder)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        // The terminal is given back first.
+        ctrlc::set_handler(move || {
+            flag.store(true, Ordering::SeqCst);
+            // The dashboard may stand still before a terminal that takes nothing.
+            std::thread::sleep(Duration::from_secs(2));
+            std::process::exit(130);
+        })
+        .map_err(unheard)?;
+        monitor::watch(&folder, &stop)?;
+        if stop.load(Ordering::SeqCst) {
+            return Ok(ExitCode::from(130));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ fn settings() -> Settings {
         on_gpu: false,
         batch_size: 64,
         least_batch: 1,
+        samples: None,
         divided: false,
         workers: 1,
         prefetch: 2,
@@ -275,6 +276,16 @@ fn each_finding_has_its_figure_and_its_setting() {
     check(&one(machine(0.4, 1, 0.0)), &settings(), &["busy 40.0 %", "from 64 to 128"]);
     let divided = Settings { divided: true, ..settings() };
     check(&one(machine(0.4, 1, 0.0)), &divided, &["busy 40.0 %", "-> no setting: batches were"]);
+    // Of a set that one batch holds, larger batches hold no more, and smaller ones begin at its samples.
+    let of = |samples| Settings { samples: Some(samples), ..settings() };
+    let whole = ["busy 40.0 %", "-> no setting: a batch holds the whole training set"];
+    check(&one(machine(0.4, 1, 0.0)), &of(64), &whole);
+    check(&one(machine(0.4, 1, 0.0)), &of(65), &["batch_size` from 64 to 128"]);
+    for (samples, smaller) in [(65, 32), (64, 32), (63, 32), (41, 21), (40, 20), (2, 1)] {
+        let smaller = format!("batch_size` from 64 to {smaller} with `train.accumulate` doubled");
+        check(&full, &of(samples), &[smaller.as_str()]);
+    }
+    check(&full, &of(1), &["the model to a smaller one"]);
     let mut shared = machine(0.4, 1, 0.0);
     if let Event::Machine(sample) = &mut shared {
         sample.other_threads = Some(0.5);

@@ -10,6 +10,7 @@ mod terminal;
 
 use std::io::{IsTerminal as _, Write as _, stdin, stdout};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -161,13 +162,14 @@ fn text_of(row: &[Cell]) -> String {
     text.trim_end().to_owned()
 }
 
-/// Shows the run in `folder` until somebody leaves it with `q`, or the terminal is closed. The run
-/// does not notice either.
+/// Shows the run in `folder` until somebody leaves it with `q`, the terminal is closed, or `stop` is true, which is looked
+/// at four times a second: a signal that ended the process would leave the terminal as it is drawn on. The run notices
+/// none of them.
 ///
 /// # Errors
 ///
 /// When the run has no log that can be read, or there is no terminal.
-pub fn watch(folder: &Path) -> Result<(), WatchError> {
+pub fn watch(folder: &Path, stop: &AtomicBool) -> Result<(), WatchError> {
     let mut watched = Watched::open(folder)?;
     if !stdout().is_terminal() || !stdin().is_terminal() {
         return Err(WatchError::NoTerminal);
@@ -175,7 +177,7 @@ pub fn watch(folder: &Path) -> Result<(), WatchError> {
     let mut terminal = terminal::open().map_err(WatchError::Draw)?;
     let keys = terminal::keys();
     let (mut said, mut said_at) = (String::new(), Instant::now());
-    loop {
+    while !stop.load(Ordering::SeqCst) {
         let answered = watched.live.answered;
         // A log that is gone for a moment is looked at again.
         let _ = watched.look();
@@ -186,9 +188,11 @@ pub fn watch(folder: &Path) -> Result<(), WatchError> {
             said.clear();
         }
         let status = watched.status();
-        let drawn = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, &said));
-        if drawn.is_err() {
-            // The terminal was closed.
+        let is_drawn =
+            terminal.draw(|frame| draw::draw(frame, &watched.live, &status, &said)).is_ok();
+        if !is_drawn {
+            // The terminal was closed. Dropping it would say so, in it, and panic.
+            std::mem::forget(terminal);
             return Ok(());
         }
         match keys.recv_timeout(LOOK) {
@@ -201,8 +205,10 @@ pub fn watch(folder: &Path) -> Result<(), WatchError> {
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    // A terminal that was closed meanwhile needs no cursor.
-    let _ = terminal.show_cursor();
+    // A terminal that was closed meanwhile needs no cursor, and would panic as above.
+    if terminal.show_cursor().is_err() {
+        std::mem::forget(terminal);
+    }
     let _ = stdout().flush();
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! What a model was not trained on: channels and static features of new data that lie far from those of the training,
 //! channels that stand still, and texts of words that it does not know. Only warnings, since what is far away may be what one looks for.
 
-use firebox_core::{Event, Listener, Normalisation, Normaliser, SeriesSet, Window, WindowList};
+use firebox_core::{
+    Event, Listener, Normalisation, Normaliser, SeriesSet, Window, WindowList, count,
+};
 use firebox_export::ModelCard;
 
 use crate::values::{exact, rounded};
@@ -39,6 +41,30 @@ pub(super) fn unknown([unknown, all]: [u64; 2], training: Option<f64>) -> Option
          are they of the language and the script that it was trained on?",
         percent(unknown as f64 / all as f64)
     ))
+}
+
+/// Whether of a text with so many unknown tokens among all of its own hardly anything is known: half of them or more are not.
+pub(super) fn is_stranger([unknown, all]: [u64; 2]) -> bool {
+    2 * unknown >= all
+}
+
+/// What is to be said of how many of `all` new texts are [strangers](is_stranger), where their tokens are few among all: of
+/// the training texts no more than twice the share of unknown tokens is such (Markov's inequality). `named` says where the
+/// first of them stand.
+pub(super) fn strangers(
+    [found, all]: [u64; 2],
+    training: Option<f64>,
+    named: impl FnOnce() -> String,
+) -> Option<String> {
+    let likely = (2.0 * training.unwrap_or_default()).min(1.0) * all as f64;
+    beyond(found, likely).then(|| {
+        format!(
+            "of {found} of {}, half of the tokens or more are unknown to the model's vocabulary, and what the model says of them is a guess: {}\n  \
+             are they of the language and the script that it was trained on?",
+            count(all, "text"),
+            named()
+        )
+    })
 }
 
 /// What the scale of a channel is, where the training has fitted it.
@@ -304,6 +330,21 @@ mod tests {
         assert!(said.starts_with("80 % of the tokens of the new texts are unknown"), "{said}");
         assert!(said.contains("vocabulary, and 0 % of those of the training texts: "), "{said}");
         assert!(unknown([900, 1000], None).unwrap().contains("vocabulary: what the model says"));
+    }
+
+    #[test]
+    fn single_texts_of_unknown_words_are_told_by_their_places() {
+        assert_eq!([[0, 3], [1, 3], [1, 2], [4, 4]].map(is_stranger), [false, false, true, true]);
+        let said = |texts, training| strangers(texts, training, || "row 401 of a.csv".to_owned());
+        assert_eq!(said([0, 400], None), None);
+        assert_eq!(said([1, 400], Some(0.0)), None, "a single one of many");
+        // Of the training's texts as many are likely: 8, with a deviation of 2.8.
+        assert_eq!(said([17, 400], Some(0.01)), None);
+        assert_eq!(said([3, 4], Some(0.9)), None);
+        let found = said([41, 441], Some(0.01)).unwrap();
+        let expected = "of 41 of 441 texts, half of the tokens or more are unknown to the model's vocabulary, and what the model says of them is a guess: row 401 of a.csv\n";
+        assert!(found.starts_with(expected), "{found}");
+        assert!(said([2, 6], Some(0.002)).is_some());
     }
 
     /// What is said of windows of two series whose static features, 3 ± 2 in training, are these.

@@ -219,24 +219,33 @@ struct Group<'a> {
     tokens: Vec<TokenisedText>,
 }
 
-/// Texts of which nothing has a token.
+/// Texts that are told by where they stand, such as those of which nothing has a token.
 #[derive(Default)]
-struct Empty {
+struct Places {
     texts: u64,
     /// Where the first of them stand.
-    places: Vec<String>,
+    first: Vec<String>,
 }
 
-impl Empty {
+impl Places {
     fn add(&mut self, file: &Path, row: usize) {
         self.texts += 1;
-        if self.places.len() < NAMED {
-            self.places.push(format!("row {row} of {}", file.display()));
+        if self.first.len() < NAMED {
+            self.first.push(format!("row {row} of {}", file.display()));
         }
     }
 
-    /// What is to be said of them beside so many texts that are written, if there are any.
-    fn told(&self, written: u64) -> Result<Option<String>, PipelineError> {
+    /// `row 3 of a.csv, row 7 of a.csv and 2 more`.
+    fn named(&self) -> String {
+        let more = match self.texts - self.first.len() as u64 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        self.first.join(", ") + &more
+    }
+
+    /// What is to be said of texts that have no token beside so many that are written, if there are any.
+    fn told_as_empty(&self, written: u64) -> Result<Option<String>, PipelineError> {
         let all = count(written + self.texts, "text");
         if written == 0 {
             return Err(refused(format!(
@@ -249,14 +258,10 @@ impl Empty {
             1 => ("is", "it", "it has no row"),
             _ => ("are", "them", "they have no rows"),
         };
-        let more = match self.texts - self.places.len() as u64 {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         Ok(Some(format!(
-            "{} of {all} {be} empty, or nothing of {of} has a token, and {row} in the result: {}{more}",
+            "{} of {all} {be} empty, or nothing of {of} has a token, and {row} in the result: {}",
             self.texts,
-            self.places.join(", ")
+            self.named()
         )))
     }
 }
@@ -267,7 +272,7 @@ fn tokenised<'a>(
     (tokenizer, longest): (&Tokenizer, usize),
     (file, first): (&Path, usize),
     texts: &'a [String],
-    empty: &mut Empty,
+    empty: &mut Places,
 ) -> Result<Group<'a>, PipelineError> {
     let one = |(row, text): (usize, &String)| match tokenise(tokenizer, text, None, longest) {
         Ok(tokens) => Ok(Some(tokens)),
@@ -311,7 +316,8 @@ impl Work<'_> {
             what: format!("predictions of {}", count(self.labels.len() as u64, "label")),
             seconds: 0.0,
         };
-        let (mut cut, mut unknown, mut empty) = (0, [0, 0], Empty::default());
+        let (mut cut, mut unknown) = (0, [0, 0]);
+        let (mut empty, mut strangers) = (Places::default(), Places::default());
         let how = (&self.tokenizer, self.input.longest);
         for file in files {
             let texts = read_plain_texts(file, column)?;
@@ -323,8 +329,13 @@ impl Work<'_> {
                     continue;
                 }
                 cut += tokens.iter().filter(|text| text.cut > 0).count();
-                let [found, all] = unknown_tokens(&self.tokenizer, &tokens);
-                unknown = [unknown[0] + found, unknown[1] + all];
+                for (row, text) in rows.iter().zip(&tokens) {
+                    let [found, all] = unknown_tokens(&self.tokenizer, [text]);
+                    unknown = [unknown[0] + found, unknown[1] + all];
+                    if all > 0 && strange::is_stranger([found, all]) {
+                        strangers.add(file, *row as usize);
+                    }
+                }
                 let progress = |done: usize| {
                     self.listener.on(&Event::Progress {
                         stage: "apply".to_owned(),
@@ -344,7 +355,7 @@ impl Work<'_> {
                 table.write(self.columns(file, rows, &read, &tokens, answers))?;
             }
         }
-        if let Some(message) = empty.told(applied.windows)? {
+        if let Some(message) = empty.told_as_empty(applied.windows)? {
             self.listener.on(&Event::Warning { message });
         }
         if cut > 0 {
@@ -356,7 +367,12 @@ impl Work<'_> {
             );
             self.listener.on(&Event::Warning { message });
         }
-        if let Some(message) = strange::unknown(unknown, self.input.unknown) {
+        let training = self.input.unknown;
+        let of_texts = || {
+            let texts = [strangers.texts, applied.windows];
+            strange::strangers(texts, training, || strangers.named())
+        };
+        if let Some(message) = strange::unknown(unknown, training).or_else(of_texts) {
             self.listener.on(&Event::Warning { message });
         }
         Ok(Some(applied))
@@ -558,23 +574,23 @@ mod tests {
         let training = WordPieceTraining { least: 1, ..WordPieceTraining::default() };
         let tokenizer = training.train(["late or lost", "late", "lost"]).unwrap();
         let texts = ["late", "", "  \t", "lost", "\u{200b}"].map(str::to_owned);
-        let mut empty = Empty::default();
+        let mut empty = Places::default();
         let file = Path::new("a.csv");
         let group = tokenised((&tokenizer, 9), (file, 10), &texts, &mut empty).unwrap();
         assert_eq!((group.rows, group.texts), (vec![11, 14], vec!["late", "lost"]));
         assert_eq!(group.tokens.len(), 2);
         assert_eq!(
-            empty.told(2).unwrap().unwrap(),
+            empty.told_as_empty(2).unwrap().unwrap(),
             "3 of 5 texts are empty, or nothing of them has a token, and they have no rows in the result: row 12 of a.csv, row 13 of a.csv, row 15 of a.csv"
         );
         tokenised((&tokenizer, 9), (file, 15), &texts[..3], &mut empty).unwrap();
-        let said = empty.told(3).unwrap().unwrap();
+        let said = empty.told_as_empty(3).unwrap().unwrap();
         assert!(said.ends_with("row 15 of a.csv, row 17 of a.csv and 1 more"), "{said}");
-        let said = empty.told(0).unwrap_err().to_string();
+        let said = empty.told_as_empty(0).unwrap_err().to_string();
         assert!(
             said.starts_with("each of 5 texts is empty, or nothing of it has a token"),
             "{said}"
         );
-        assert_eq!(Empty::default().told(3).unwrap(), None);
+        assert_eq!(Places::default().told_as_empty(3).unwrap(), None);
     }
 }

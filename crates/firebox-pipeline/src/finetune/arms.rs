@@ -80,6 +80,12 @@ impl Fitted {
         self.trainings.iter().map(|(.., summary)| of(summary)).collect()
     }
 
+    /// Share, seed and kept epoch of each training of `fine-tuned`.
+    pub(super) fn fine_tuned(&self) -> Vec<(f64, u64, u64)> {
+        let own = self.trainings.iter().filter(|(_, arm, ..)| *arm == Arm::FineTuned);
+        own.map(|(share, _, seed, summary)| (*share, *seed, summary.kept_epoch())).collect()
+    }
+
     /// Whose weights are kept, and their own scores on the test windows: not the mean over the seeds.
     pub(super) fn kept_score(
         &self,

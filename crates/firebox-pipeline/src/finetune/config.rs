@@ -7,13 +7,16 @@ use firebox_loader::Masking;
 use firebox_models::ClassifierConfig;
 use firebox_monitor::SettingKeys;
 use firebox_train::{
-    AdamWConfig, CheckpointConfig, ClassLoss, ClassWeights, ConfigError, EarlyStopping, Keep, Mix,
-    Optimizer, ParameterGroup, TrainConfig,
+    AdamWConfig, CheckpointConfig, ClassLoss, ClassWeights, ConfigError, Cosine, EarlyStopping,
+    Keep, Mix, Optimizer, ParameterGroup, Schedule, TrainConfig,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::config::check_masking;
 use crate::error::PipelineError;
+
+/// Share of the peak learning rate that is left at the end of R1's cosine: 1e-5 of 5e-4.
+const LOWEST: f64 = 0.02;
 
 /// How an encoder is fine-tuned to tell classes apart, and what that is compared with. Every default is
 /// reference system R1's unless it says otherwise.
@@ -45,7 +48,8 @@ pub struct FinetuneConfig {
     pub epochs: u64,
     /// Epochs that `fine-tuned` keeps the encoder frozen, below `epochs`.
     pub frozen_epochs: u64,
-    /// Peak learning rate of AdamW; it falls along half a cosine.
+    /// Peak learning rate of AdamW; it falls along half a cosine to 1e-5, or to 0.02 times the peak where that is no
+    /// higher than 1e-5.
     pub learning_rate: f64,
     /// What the learning rate of the encoder is multiplied by in `fine-tuned`, above 0.
     pub encoder_rate: f64,
@@ -162,6 +166,25 @@ impl FinetuneConfig {
         self.arms.iter().try_for_each(|arm| Ok(self.training(*arm).validate()?))
     }
 
+    /// What is said, before anything is trained, of a patience that may not last until the encoder is trained.
+    pub(crate) fn impatience(&self) -> Option<String> {
+        let Self { patience, frozen_epochs, .. } = self;
+        let may_end = self.arms.contains(&Arm::FineTuned) && patience < frozen_epochs;
+        may_end.then(|| {
+            format!(
+                "`finetune.patience` is {patience}, and `finetune.frozen_epochs` {frozen_epochs}: a training of `{}` may end before its \
+                 encoder is trained; raise the patience, or freeze the encoder for fewer epochs",
+                Arm::FineTuned.name()
+            )
+        })
+    }
+
+    /// What the learning rate falls to where the usual minimum of a cosine is not below its peak.
+    pub(crate) fn lowered_minimum(&self) -> Option<f64> {
+        let is_low = self.learning_rate <= Cosine::default().minimum;
+        is_low.then_some(LOWEST * self.learning_rate)
+    }
+
     /// The settings of the training loop for an arm.
     pub(crate) fn training(&self, arm: Arm) -> TrainConfig {
         let adamw = AdamWConfig {
@@ -185,9 +208,12 @@ impl FinetuneConfig {
             }],
         };
         let early = EarlyStopping { patience: self.patience, ..EarlyStopping::default() };
+        let usual = Cosine::default();
+        let minimum = self.lowered_minimum().unwrap_or(usual.minimum);
         TrainConfig {
             epochs: self.epochs,
             optimizer: Optimizer::AdamW(adamw),
+            schedule: Schedule::Cosine(Cosine { minimum, ..usual }),
             groups,
             early_stopping: Some(early),
             checkpoint: CheckpointConfig { keep: Keep::BestOnly, ..CheckpointConfig::default() },
@@ -263,5 +289,31 @@ mod tests {
         assert!(config.training(Arm::FromScratch).groups.is_empty());
         let at_once = FinetuneConfig { frozen_epochs: 0, ..config };
         assert_eq!(at_once.training(Arm::FineTuned).groups[0].unfreeze_at, None);
+    }
+
+    #[test]
+    fn a_rate_below_the_usual_minimum_falls_to_the_same_share_of_itself() {
+        for (learning_rate, expected) in [(5e-4, 1e-5), (1.1e-5, 1e-5), (1e-5, 2e-7), (5e-6, 1e-7)]
+        {
+            let config = FinetuneConfig { learning_rate, ..FinetuneConfig::default() };
+            let Schedule::Cosine(cosine) = config.training(Arm::FromScratch).schedule else {
+                panic!("a cosine")
+            };
+            assert!((cosine.minimum / expected - 1.0).abs() < 1e-12, "{}", cosine.minimum);
+            assert_eq!(config.lowered_minimum().is_some(), learning_rate < 1.05e-5);
+        }
+    }
+
+    #[test]
+    fn a_patience_that_may_end_before_the_encoder_is_trained_is_told_of() {
+        let said = |text: &str| toml::from_str::<FinetuneConfig>(text).unwrap().impatience();
+        assert_eq!(said(""), None);
+        // The first epoch has nothing to undercut.
+        assert_eq!(said("patience = 10"), None);
+        assert_eq!(
+            said("patience = 9").unwrap(),
+            "`finetune.patience` is 9, and `finetune.frozen_epochs` 10: a training of `pre-trained, fine-tuned` may end before its encoder is trained; raise the patience, or freeze the encoder for fewer epochs"
+        );
+        assert_eq!(said("patience = 9\narms = [\"pre-trained-frozen\"]"), None);
     }
 }

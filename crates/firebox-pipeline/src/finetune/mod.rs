@@ -20,6 +20,7 @@ use firebox_models::{Parameter, read_parameters};
 use firebox_train::{Classification, LoadEncoder, LossScale, TrainConfig, read_weights};
 use serde_json::Value;
 
+use crate::PipelineConfig;
 use crate::bench::{Measured, Probe};
 use crate::chain::{Chain, Made, Making, Work};
 use crate::device::ChosenDevice;
@@ -27,12 +28,12 @@ use crate::error::PipelineError;
 use crate::feed::draws_on_device;
 use crate::kept::{Kept, MODEL, Shown, named};
 use crate::keys::{EVALUATION, Keys, json, ordered};
+use crate::prepared::find_run_in;
 use crate::pretrain::{Pretrain, Training, check_names, probe_shape};
 use crate::stages::{Run, Windows, split_reasons};
 use crate::test_table::FILE;
 use crate::unread::only_evaluates_by;
 use crate::zoo::{Place, Pretrainable, with_pretrainable};
-use crate::{PipelineConfig, find_run};
 use origin::Origin;
 
 pub use config::FinetuneConfig;
@@ -64,7 +65,7 @@ impl Chain for Finetune {
         device: &ChosenDevice,
     ) -> Result<(), PipelineError> {
         if let Some(encoder) = &settings(config).encoder {
-            let path = located(encoder);
+            let path = located(encoder, &config.run.directory);
             Origin::of(&path)?.check_normalisation(config)?;
             weights_of(&path)?;
         }
@@ -76,9 +77,19 @@ impl Chain for Finetune {
         let base = pretraining_keys(config, device)?;
         let begun = match &settings(config).encoder {
             None => base.training,
-            Some(encoder) => weights_key(&weights_of(&located(encoder))?.0),
+            Some(encoder) => weights_key(&weights_of(&located(encoder, &config.run.directory))?.0),
         };
         keys_on(config, device, base, begun)
+    }
+
+    /// Those of the pre-training, if there is one: all arms are in parts.
+    fn own_keys(
+        &self,
+        config: &PipelineConfig,
+        device: &ChosenDevice,
+        keys: &Keys,
+    ) -> Result<Keys, PipelineError> {
+        Ok(Keys::new(config, keys.series, &device.arithmetic_of(config)?))
     }
 
     /// The pre-training where there is one, which takes the most time, and else an arm.
@@ -205,6 +216,10 @@ fn keys_on(
     if !matches!(scale, LossScale::Off) {
         training = training.field("loss_scale", json(&scale));
     }
+    // Rates so low did not fall once; others keep their keys.
+    if let Some(minimum) = plain.lowered_minimum() {
+        training = training.field("minimum", minimum.to_le_bytes());
+    }
     let training = training
         .field("model", json(&config.model))
         .field("finetune", json(&plain))
@@ -225,11 +240,11 @@ fn pretraining_keys(config: &PipelineConfig, device: &ChosenDevice) -> Result<Ke
     Ok(Keys::new(config, series, &device.arithmetic_of(config)?))
 }
 
-/// Weights as they are named, or those of the run of that name.
-fn located(encoder: &Path) -> PathBuf {
+/// Weights as they are named, or those of the run of that name in the folder of runs.
+fn located(encoder: &Path, runs: &Path) -> PathBuf {
     match encoder.file_name() {
         Some(name) if !encoder.exists() => {
-            find_run(Path::new(name)).unwrap_or_else(|_| encoder.to_owned())
+            find_run_in(Path::new(name), runs).unwrap_or_else(|_| encoder.to_owned())
         }
         _ => encoder.to_owned(),
     }
@@ -302,14 +317,14 @@ fn make<M: Pretrainable>(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, P
     work.reasons.push(fitting.placed()?.reason());
     work.resolved()?;
     draw::check(&parts.train, &parts.test, &settings.shares, by_series)?;
-    for message in told {
+    for message in told.into_iter().chain(settings.impatience()) {
         run.listener.on(&Event::Warning { message });
     }
     let begin = match &settings.encoder {
         // No arm would begin with them.
         _ if !settings.arms.iter().any(|arm| arm.is_pretrained()) => None,
         Some(encoder) => {
-            let named = located(encoder);
+            let named = located(encoder, &run.config.run.directory);
             Origin::of(&named)?.check_windows(run, &windows)?;
             let (weights, path) = weights_of(&named)?;
             same_weights((run.config, run.device, run.keys), &weights, &path)?;
@@ -427,6 +442,32 @@ mod tests {
         std::fs::write(checkpoint.join("manifest.json"), manifest).unwrap();
         assert!(said().contains("cannot be taken"), "{}", said());
         assert!(said().contains("model/model.safetensors"), "{}", said());
+    }
+
+    #[test]
+    fn a_name_is_that_of_a_run_in_the_folder_of_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (runs, named) = (folder.path().join("out"), folder.path().join("pretrain-1"));
+        let run = runs.join("pretrain-1");
+        std::fs::create_dir_all(&run).unwrap();
+        assert_eq!(located(&named, &runs), named, "it is no run yet");
+        std::fs::write(run.join(crate::folder::PIPELINE), "").unwrap();
+        assert_eq!(located(&named, &runs), run);
+        assert_eq!(located(&named, &folder.path().join("runs")), named);
+    }
+
+    #[test]
+    fn the_training_in_the_folder_of_a_run_is_its_pre_training() {
+        let config =
+            PipelineConfig { pipeline: crate::Kind::Finetune, ..PipelineConfig::default() };
+        let device = ChosenDevice::named("cpu");
+        let arithmetic = device.arithmetic_of(&config).unwrap();
+        let base = Keys::new(&config, Key::builder("series", 1).finish(), &arithmetic);
+        let keys = keys_on(&config, &device, base, base.training).unwrap();
+        assert_ne!(keys.training, base.training);
+        assert_eq!(Finetune.own_keys(&config, &device, &keys).unwrap(), base);
+        let pretrain = PipelineConfig::default();
+        assert_eq!(Pretrain.own_keys(&pretrain, &device, &base).unwrap(), base);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub(super) fn report(
         report.parts.push(weights(matched, begin));
     }
     report.warnings = warnings(&scores, &fitted.truth);
+    report.warnings.extend(still_frozen(&fitted.fine_tuned(), settings.frozen_epochs));
     report.warnings.extend(mostly_skipped(&fitted.steps()));
     // A struct of numbers and texts has nothing that could fail.
     report.figures = serde_json::to_value(&scores).unwrap_or_default();
@@ -144,15 +145,14 @@ fn by_share(scores: &FewLabels) -> Part {
         });
     }
     let seeds = scores.shares.iter().flat_map(|share| &share.arms).map(|arm| arm.seeds).max();
-    let lead = match seeds.unwrap_or(0) {
-        ..=1 => {
-            "Of one training each; intervals cover test windows, and say nothing of other seeds."
-        }
-        _ => "Mean over the seeds; intervals cover seeds and test windows.",
+    let (of, covered) = match seeds.unwrap_or(0) {
+        ..=1 => ("Of one training each", "test windows, and say nothing of other seeds"),
+        _ => ("Mean over the seeds", "seeds and test windows"),
     };
+    let intervals = scores.no_intervals().unwrap_or_else(|| format!("intervals cover {covered}"));
     Part {
         title: "Scores".to_owned(),
-        lead: lead.to_owned(),
+        lead: format!("{of}; {intervals}."),
         charts,
         tables: vec![score_table(scores)],
     }
@@ -204,17 +204,15 @@ fn differences(scores: &FewLabels) -> Part {
         })
     });
     let columns = ["labels", "fine-tuned against", "points", "so it is"];
-    let note = format!(
-        "Differences of test {} in percentage points, on the same resamples of test windows{}.",
-        scores.metric.name(),
-        match scores.shares.len() {
-            0 | 1 => String::new(),
-            _ => format!(
-                ", at {} % for each, which holds for all shares together",
-                share_text(scores.lead_confidence)
-            ),
-        }
-    );
+    let how = match (scores.no_intervals(), scores.shares.len()) {
+        (Some(why), _) => format!("; {why}"),
+        (None, 0 | 1) => ", on the same resamples of test windows".to_owned(),
+        (None, _) => format!(
+            ", on the same resamples of test windows, at {} % for each, which holds for all shares together",
+            share_text(scores.lead_confidence)
+        ),
+    };
+    let note = format!("Differences of test {} in percentage points{how}.", scores.metric.name());
     let table = table("Differences", note, &columns, rows.collect());
     Part { title: "Differences".to_owned(), tables: vec![table], ..Part::default() }
 }
@@ -279,6 +277,29 @@ pub(super) fn in_steps(trainings: &[[u64; 2]]) -> String {
             "{steps}, of which {skipped} were skipped: their loss or a gradient was not finite"
         ),
     }
+}
+
+/// Trainings of `fine-tuned` whose encoder is the frozen one, at each share: the epoch that is kept is one before it was
+/// trained. Of each its share, seed and kept epoch, by ascending shares.
+fn still_frozen(trainings: &[(f64, u64, u64)], frozen_epochs: u64) -> Vec<String> {
+    let of = |share: &[(f64, u64, u64)]| {
+        let frozen = share.iter().filter(|(.., epoch)| *epoch <= frozen_epochs);
+        let seeds: Vec<String> = frozen.map(|(_, seed, _)| seed.to_string()).collect();
+        let (share, trained) = (share.first()?.0, share.len() as u64);
+        (!seeds.is_empty()).then(|| {
+            format!(
+                "with {} of the labels, the encoder of `{}` is the frozen one in {} of {} ({} {}): the epoch that is kept is one of the first \
+                 {frozen_epochs}, in which it is not trained yet; raise `finetune.patience`, or lower `finetune.frozen_epochs`",
+                percent(share),
+                Arm::FineTuned.name(),
+                seeds.len(),
+                count(trained, "training"),
+                if seeds.len() == 1 { "seed" } else { "seeds" },
+                seeds.join(", ")
+            )
+        })
+    };
+    trainings.chunk_by(|one, next| one.0 == next.0).filter_map(of).collect()
 }
 
 /// Trainings that hardly learnt, because most of their steps were no updates.
@@ -363,8 +384,13 @@ mod tests {
 
     /// Fine-tuning at these shares, by this many seeds of which the first so many answer one class.
     fn scores(shares: &[f64], constant: usize, seeds: usize) -> FewLabels {
+        scores_on(&TRUTH, shares, constant, seeds)
+    }
+
+    /// The same on these test windows.
+    fn scores_on(truth: &[u32], shares: &[f64], constant: usize, seeds: usize) -> FewLabels {
         let of = |share: &f64| {
-            let run = |seed| if seed < constant { vec![0; 4] } else { TRUTH.to_vec() };
+            let run = |seed| if seed < constant { vec![0; truth.len()] } else { truth.to_vec() };
             let predictions = Predictions { runs: (0..seeds).map(run).collect() };
             let arms = [(Arm::FineTuned, predictions)].into_iter().collect();
             SharePredictions { share: *share, windows: 4.0, drawn: None, arms }
@@ -372,14 +398,30 @@ mod tests {
         let config = EvalConfig { resamples: 50, ..EvalConfig::default() };
         let classes = ["a", "b"].map(str::to_owned);
         let apart = Together::default();
-        FewLabels::of(&config, &classes, &TRUTH, 0, &apart, shares.iter().map(of).collect())
+        FewLabels::of(&config, &classes, truth, 0, &apart, shares.iter().map(of).collect())
     }
 
     #[test]
     fn intervals_of_one_seed_are_not_said_to_cover_seeds() {
-        let lead = |seeds| by_share(&scores(&[0.5, 1.0], 0, seeds)).lead;
+        let lead = |seeds| by_share(&scores_on(&TRUTH.repeat(10), &[0.5, 1.0], 0, seeds)).lead;
         assert!(lead(1).ends_with("say nothing of other seeds."), "{}", lead(1));
         assert!(lead(2).contains("intervals cover seeds and test windows"), "{}", lead(2));
+    }
+
+    #[test]
+    fn without_intervals_neither_they_nor_resamples_are_spoken_of() {
+        // Four test windows, each by itself.
+        let why = "; there are no intervals: 4 independent test windows, and an interval takes at least 5.";
+        for (seeds, of) in [(1, "Of one training each"), (2, "Mean over the seeds")] {
+            let few = scores(&[0.5, 1.0], 0, seeds);
+            assert_eq!(by_share(&few).lead, format!("{of}{why}"));
+            let start = "Differences of test accuracy in percentage points";
+            assert_eq!(differences(&few).tables[0].note, format!("{start}{why}"));
+        }
+        let many = differences(&scores_on(&TRUTH.repeat(10), &[0.5, 1.0], 0, 1));
+        let note = &many.tables[0].note;
+        let end = "on the same resamples of test windows, at 97.5 % for each, which holds for all shares together.";
+        assert!(note.ends_with(end), "{note}");
     }
 
     #[test]
@@ -425,6 +467,24 @@ mod tests {
         let said = mostly_skipped(&[[84, 7], [84, 82], [84, 83]]).unwrap();
         assert!(said.starts_with("in 2 of 3 trainings, most steps were skipped"), "{said}");
         assert!(said.contains("as 82 of 84 in the first"), "{said}");
+    }
+
+    #[test]
+    fn trainings_whose_encoder_is_the_frozen_one_are_told_by_their_seeds() {
+        let trainings =
+            [(0.05, 7, 10), (0.05, 8, 11), (0.5, 7, 11), (0.5, 8, 30), (1.0, 7, 1), (1.0, 8, 4)];
+        let rest = "the epoch that is kept is one of the first 10, in which it is not trained yet; raise `finetune.patience`, or lower `finetune.frozen_epochs`";
+        let start = |share: &str| {
+            format!(
+                "with {share} % of the labels, the encoder of `pre-trained, fine-tuned` is the frozen one in"
+            )
+        };
+        let expected = [
+            format!("{} 1 of 2 trainings (seed 7): {rest}", start("5.0")),
+            format!("{} 2 of 2 trainings (seeds 7, 8): {rest}", start("100.0")),
+        ];
+        assert_eq!(still_frozen(&trainings, 10), expected);
+        assert_eq!(still_frozen(&trainings, 0), Vec::<String>::new());
     }
 
     #[test]

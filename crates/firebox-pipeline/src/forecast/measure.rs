@@ -528,6 +528,7 @@ mod tests {
                 outputs: vec![],
                 windows: 100,
                 block,
+                units: (block > 5).then_some(100 / block),
                 measured: None,
                 block_of: if block > 5 { BlockOf::Units } else { BlockOf::Overlap },
                 by_scale: false,

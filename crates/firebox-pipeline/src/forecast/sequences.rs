@@ -130,7 +130,7 @@ fn sequences(
         .map_err(|error| with_horizons(error, window, reach))?;
     run.warn_of_cut(&set, ahead.horizon());
     run.warn_of_equal(&parts);
-    run.warn_of_filled(&ingested.checks);
+    run.warn_of_filled(&ingested.checks, ahead.horizon());
     run.warn_of_known(&parts, clock);
     run.warn_of_unused([&parts], ahead.horizon());
     run.warn_of_few(&parts);
@@ -203,11 +203,19 @@ fn with_horizons(error: SplitError, window: &WindowConfig, reach: usize) -> Pipe
         "a window takes {own}, and the {reach} after it up to the last of `forecast.horizons`"
     );
     match error {
-        SplitError::TooLong { runs: [_, longest], series, .. } => PipelineError::Horizons(format!(
-            "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
-             choose {shorter}, fill gaps (`data.checks.gaps`), correct `data.interval` if it is shorter than \
-             the steps between rows, or give longer series"
-        )),
+        SplitError::TooLong { runs: [_, longest], cut, series, .. } => {
+            let numbered = match cut {
+                true => {
+                    " leave the column of times out of the files where nothing is traded or measured in the gaps, as on weekends (rows are then numbered, one step each),"
+                }
+                false => "",
+            };
+            PipelineError::Horizons(format!(
+                "no window fits: {takes}, and the longest run without a gap has {longest} (series `{series}`)\n  \
+                 choose {shorter}, fill gaps (`data.checks.gaps`),{numbered} correct `data.interval` if it is \
+                 shorter than the steps between rows, or give longer series"
+            ))
+        }
         SplitError::Empty { part, windows, left_out, hint } => PipelineError::Horizons(format!(
             "the {part} part is empty: {windows} windows in all, {left_out} of them across a boundary or in a gap; {takes}\n  \
              choose shorter horizons, or {hint}"
@@ -312,12 +320,14 @@ mod tests {
             whole,
             after,
             runs: [90, 90],
+            cut: whole,
             series: series.clone(),
         };
         let window = |whole| WindowConfig { length: 24, whole, ..WindowConfig::default() };
         let whole = with_horizons(of(1, true), &window(true), 100).to_string();
         assert!(whole.contains("one step at least (`window.whole`), and the 100 after"), "{whole}");
         assert!(!whole.contains("24") && !whole.contains("`window.length`"), "{whole}");
+        assert!(whole.contains("gaps`), leave the column of times out of the files"), "{whole}");
         let said = with_horizons(of(24, false), &window(false), 100);
         // Every trial of a search would meet it, so that it is none of theirs.
         assert!(matches!(said, PipelineError::Horizons(_)), "{said}");

@@ -31,6 +31,9 @@ pub(crate) use choices::CHOICES;
 pub(crate) use explain::in_file;
 pub(crate) use paths::PATHS;
 
+/// The variable of the environment that says where runs lie.
+pub(crate) const FOLDER_OF_RUNS: &str = "FIREBOX_RUN__DIRECTORY";
+
 /// A pipeline that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -144,6 +147,26 @@ pub(crate) fn parse(
     figment.extract().map_err(|error| incomplete.unwrap_or_else(|| of_file(error)))
 }
 
+/// The folder of runs where there is no pipeline file that would say it: what is laid over one of `[run]`, over the
+/// default. All else is read, and refused, with a file.
+pub(crate) fn folder_of_runs(
+    environment: &[(String, String)],
+    settings: &[String],
+) -> Result<PathBuf, ConfigError> {
+    let says = |name: &str| {
+        let own = name.strip_prefix("FIREBOX_").map(str::to_lowercase);
+        own.is_some_and(|own| own == "run" || own == "run__directory")
+    };
+    let environment = environment.iter().filter(|(name, _)| says(name));
+    let is_of_run = |setting: &&String| {
+        let key = setting.split_once('=').map(|(key, _)| key.trim());
+        key.is_some_and(|key| key == "run" || key == "run.directory")
+    };
+    let settings: Vec<String> = settings.iter().filter(is_of_run).cloned().collect();
+    let environment: Vec<_> = environment.cloned().collect();
+    Ok(parse(Path::new(""), "", &environment, &settings)?.run.directory)
+}
+
 /// The keys that a file has with other values than `usual`, each after its tables, as `train.epochs`. What runs and searches
 /// write has every key.
 pub(crate) fn keys_of(text: &str, usual: &PipelineConfig) -> Vec<String> {
@@ -236,6 +259,24 @@ mod tests {
         assert_eq!((config.labels, config.run.seed), (firebox_core::Labels::None, u64::MAX));
         let config = read("", &[], &["labels.forward.horizon=5", "labels.forward.threshold=1"]);
         assert_eq!(config.unwrap().labels.horizon(), 5);
+    }
+
+    #[test]
+    fn the_folder_of_runs_is_known_without_a_file() {
+        let own = |text: &&str| (*text).to_owned();
+        let folder = |environment: &[(&str, &str)], settings: &[&str]| {
+            let environment: Vec<_> =
+                environment.iter().map(|(name, value)| (own(name), own(value))).collect();
+            let settings: Vec<String> = settings.iter().map(own).collect();
+            folder_of_runs(&environment, &settings).unwrap().display().to_string()
+        };
+        assert_eq!(folder(&[], &[]), "runs");
+        let environment = [("FIREBOX_RUN__DIRECTORY", "out"), ("FIREBOX_TRAIN__EPOCHS", "x")];
+        assert_eq!(folder(&environment, &[]), "out");
+        // What only a file can take is not looked at.
+        let settings = ["train.epochs", "text.path=a.csv", " run.directory =\"in\""];
+        assert_eq!(folder(&environment, &settings), "in");
+        assert_eq!(folder(&[], &["run={directory='x'}"]), "x");
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn regression(
             validation: features(fold.validation.as_ref(), config.train_limit, whole)?,
             test: features(fold.test.as_ref(), 0, whole)?,
         };
-        Ok(logistic_predictions(config, classes, &parts)?)
+        Ok(logistic_predictions(config, classes, &parts, run.stop)?)
     })
 }
 

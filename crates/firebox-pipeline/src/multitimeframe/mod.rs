@@ -333,7 +333,7 @@ impl Run<'_> {
             if let Some(first) = folds.first() {
                 self.warn_of_equal(&first.split);
             }
-            self.warn_of_filled(&ingested.checks);
+            self.warn_of_filled(&ingested.checks, config.labels.horizon());
             if let Some(message) = in_labels(&config.labels, &ingested.set) {
                 self.listener.on(&Event::Warning { message });
             }

@@ -32,7 +32,8 @@ use paths::{absolute, urls};
 
 pub(crate) use difference::first_difference;
 pub use find::find_run;
-pub(crate) use paths::absolute_choices;
+pub(crate) use find::find_run_in;
+pub(crate) use paths::{absolute_choices, check_folders};
 pub(crate) use validate::{check, scales_up};
 
 /// Bucket of the cache with counts of training windows.
@@ -43,8 +44,8 @@ const COUNTS: &str = "counts-v1";
 pub enum Source {
     /// A pipeline file.
     File(PathBuf),
-    /// A run to go on with, by its folder or by its name within the runs folder; with the file it
-    /// came from, if that was named too, to find the runs folder by.
+    /// A run to go on with, by its folder or by its name within the runs folder, which is `run.directory` of the settings;
+    /// with the file it came from, if that was named too, to find the runs folder by.
     Resume {
         /// Folder or name.
         run: PathBuf,
@@ -86,15 +87,24 @@ impl Prepared {
         environment: &[(String, String)],
         settings: &[String],
     ) -> Result<Self, PipelineError> {
+        let read =
+            |file: &Path| layers::parse(file, &layers::text_of(file)?, environment, settings);
         let (file, resumed) = match source {
-            Source::File(file) => (file.clone(), None),
+            Source::File(file) => {
+                check_folders(file)?;
+                (file.clone(), None)
+            }
             Source::Resume { run, file } => {
-                let folder = find_beside(run, file.as_deref())?;
+                // A file that cannot be read is told of below.
+                let named = file.as_deref().and_then(|file| read(file).ok());
+                let runs = match named {
+                    Some(config) => config.run.directory,
+                    None => layers::folder_of_runs(environment, settings)?,
+                };
+                let folder = find_beside(run, &runs, file.as_deref())?;
                 (folder.join(folder::PIPELINE), Some(folder))
             }
         };
-        let read =
-            |file: &Path| layers::parse(file, &layers::text_of(file)?, environment, settings);
         let mut config = read(&file)?;
         check(&config)?;
         // The file of a run has every key.
@@ -309,7 +319,7 @@ impl Prepared {
     /// Runs every stage whose result is not there.
     ///
     /// `stop` ends fetching, ingestion and augmentation soon, with nothing half-made kept but what was fetched, training
-    /// after the step in hand, and the evaluation after the batch in hand, with everything saved.
+    /// after the step in hand, and the evaluation after the batch in hand, or the iteration of a fit, with everything saved.
     ///
     /// # Errors
     ///

@@ -14,6 +14,22 @@ pub(super) fn urls(config: &PipelineConfig) -> impl Iterator<Item = &Path> {
     config.data.paths().map(PathBuf::as_path).filter(|path| is_remote(path))
 }
 
+/// Refuses a pipeline file in a folder, and a working folder, that settings cannot name: they are text, and their paths
+/// begin with one or the other.
+pub(crate) fn check_folders(file: &Path) -> Result<(), PipelineError> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let beside = file.parent().unwrap_or(Path::new(""));
+    for (folder, other) in [(here.as_path(), "start elsewhere"), (beside, "move the file")] {
+        if folder.to_str().is_none() {
+            return Err(PipelineError::Setting(format!(
+                "the name of the folder {} is not valid UTF-8, as paths of settings have to be\n  rename it, or {other}",
+                folder.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The settings with paths that mean the same from any folder.
 pub(super) fn absolute(mut config: PipelineConfig) -> Result<PipelineConfig, PipelineError> {
     let absolute = |path: &Path| std::path::absolute(path).map_err(crate::error::at(path));
@@ -62,6 +78,18 @@ pub(super) fn paths(config: &mut PipelineConfig) -> impl Iterator<Item = &mut Pa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn folders_that_settings_cannot_name_are_refused() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let odd = Path::new(std::ffi::OsStr::from_bytes(b"n\xff"));
+        let said = check_folders(&odd.join("p.toml")).unwrap_err();
+        assert!(said.is_bad_input() && said.to_string().ends_with("or move the file"), "{said}");
+        for file in ["p.toml", "数据/p.toml", "/"] {
+            check_folders(Path::new(file)).unwrap();
+        }
+    }
 
     #[test]
     fn addresses_stay_what_they_are_beside_paths() {

@@ -155,27 +155,26 @@ pub(super) fn judge(
         ("the windows themselves", &raw),
     ];
     let evaluate = &run.config.evaluate;
-    let hanging = together(run.config, windows, &windows.parts.test.labelled());
+    let hanging =
+        together(run.config, windows, &windows.parts.test.labelled()).asked(evaluate.block);
+    let resampling = |hanging: &Together| Resampling {
+        stream: Stream::new(evaluate.seed, "halves"),
+        resamples: evaluate.resamples,
+        block: hanging.block.max(1),
+        units: hanging.units_in_order(),
+        whole_units: hanging.whole_units,
+        confidence: evaluate.confidence,
+    };
     let judged = |hanging: &Together| {
-        let resampling = Resampling {
-            stream: Stream::new(evaluate.seed, "halves"),
-            resamples: evaluate.resamples,
-            block: evaluate.block.unwrap_or(hanging.block).max(1),
-            units: hanging.units_in_order(),
-            whole_units: hanging.whole_units && evaluate.block.is_none(),
-            confidence: evaluate.confidence,
-        };
         let sorted = subjects.map(|(name, clusters)| (name, hanging.sorted(clusters)));
         let subjects: [(&'static str, &Vec<u32>); 3] =
             std::array::from_fn(|place| (sorted[place].0, &sorted[place].1));
-        with_intervals(&resampling, &hanging.sorted(&truth), &subjects)
+        with_intervals(&resampling(hanging), &hanging.sorted(&truth), &subjects)
     };
-    let blocks = truth.len() / evaluate.block.unwrap_or(hanging.block).max(1);
-    let units = hanging.units.iter().max().filter(|_| evaluate.block.is_none());
-    let independent = units.map_or(blocks, |last| blocks.min(*last as usize + 1));
+    let independent = resampling(&hanging).independent(truth.len());
     let (mut subjects, mut leads) = judged(&hanging);
     // Halves are drawn by moments or by units; windows hang together by both, so the wider one is told.
-    if let Some(by_units) = hanging.by_units().filter(|_| evaluate.block.is_none()) {
+    if let Some(by_units) = hanging.by_units() {
         let (others, other_leads) = judged(&by_units);
         subjects.iter_mut().zip(&others).for_each(|(own, other)| own.widen(other));
         leads.iter_mut().zip(&other_leads).for_each(|(own, other)| *own = wider(*own, *other));
@@ -310,5 +309,6 @@ fn probe(
         false => run.initial(settings, seed, channels),
     };
     let (config, device) = (&run.config.evaluate, &run.device.device);
-    Ok(evaluate_encoder(config, &iterated.model, random, &sources, device, run.listener)?)
+    let (model, halt) = (&iterated.model, run.stop);
+    Ok(evaluate_encoder(config, model, random, &sources, device, halt, run.listener)?)
 }

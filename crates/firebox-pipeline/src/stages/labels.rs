@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use firebox_core::{Event, Labels, Split, count};
+use firebox_core::{Event, Labels, SeriesSet, Split, SplitRule, count};
 use firebox_data::{Checks, Format, Ingested};
-use firebox_eval::unlearnt_classes;
+use firebox_eval::{unlearnt_classes, untested_classes};
 
 use super::Run;
 use crate::error::PipelineError;
@@ -19,13 +19,7 @@ impl Run<'_> {
         ingested: &Ingested,
         parts: &Split,
     ) -> Result<(), PipelineError> {
-        let asked = match self.config.labels {
-            Labels::None | Labels::Ahead { .. } => return Ok(()),
-            Labels::Last => "last",
-            Labels::Majority { .. } => "majority",
-            Labels::Forward { .. } => "forward",
-            Labels::Return { .. } => "return",
-        };
+        let Some(asked) = asked(&self.config.labels) else { return Ok(()) };
         let all: [&firebox_core::Windows; 3] = [&parts.train, &parts.validation, &parts.test];
         let labels = |part: &firebox_core::Windows| {
             part.windows().iter().filter_map(|window| window.label).collect::<Vec<_>>()
@@ -49,7 +43,26 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Warns of parts in which nothing can be told apart, and of classes that nothing is learnt of.
+    /// Refuses labels of whole series that are measurements, where the split leaves a part empty: each class is of one
+    /// series, and more series of each class would be asked for.
+    pub(super) fn refuse_measured(
+        &self,
+        ingested: &Ingested,
+        rule: &SplitRule,
+    ) -> Result<(), PipelineError> {
+        let of_data = matches!(self.config.labels, Labels::Last | Labels::Majority { .. });
+        let whole = !matches!(rule, SplitRule::Time { .. });
+        let Some(asked) = asked(&self.config.labels).filter(|_| of_data && whole) else {
+            return Ok(());
+        };
+        let Some([classes, labelled]) = measured_series(&ingested.set) else { return Ok(()) };
+        let column = about_column(ingested.set.classes(), &ingested.checks);
+        let without = without_labels(self.config.pipeline);
+        Err(measurements(asked, &format!("{labelled} labelled series"), classes, &column, without))
+    }
+
+    /// Warns of parts in which nothing can be told apart, of classes that nothing is learnt of, or measured of, and of such as
+    /// seem to be measurements.
     fn warn_of_labels(&self, names: &[String], by_part: &[Vec<u32>; 3]) {
         for (part, labels) in ["training", "validation", "test"].iter().zip(by_part) {
             let different = labels.iter().collect::<BTreeSet<_>>().len();
@@ -77,7 +90,85 @@ impl Run<'_> {
         {
             self.listener.on(&Event::Warning { message });
         }
+        for message in untested(names, by_part).into_iter().chain(fractions(names, by_part)) {
+            self.listener.on(&Event::Warning { message });
+        }
     }
+}
+
+/// The name of labels that are asked for; none where windows have none.
+fn asked(labels: &Labels) -> Option<&'static str> {
+    match labels {
+        Labels::None | Labels::Ahead { .. } => None,
+        Labels::Last => Some("last"),
+        Labels::Majority { .. } => Some("majority"),
+        Labels::Forward { .. } => Some("forward"),
+        Labels::Return { .. } => Some("return"),
+    }
+}
+
+/// Classes that are numbers, some of them with a fraction, of which more are told of. A choice: ratings by halves are fewer.
+const FRACTIONS: usize = 10;
+
+/// Whether so many classes of so many labelled windows or series are too many to be any.
+fn are_too_many(classes: usize, labelled: usize) -> bool {
+    classes > 20 && 2 * classes > labelled
+}
+
+/// The numbers that these classes are, if all are.
+fn numbers(names: &[String], classes: &BTreeSet<u32>) -> Option<Vec<f64>> {
+    let number = |class: &u32| names.get(*class as usize)?.trim().parse::<f64>().ok();
+    classes.iter().map(|class| number(class).filter(|number| number.is_finite())).collect()
+}
+
+/// Whether not all numbers are whole.
+fn has_fractions(numbers: &[f64]) -> bool {
+    numbers.iter().any(|number| number.fract() != 0.0)
+}
+
+/// How many classes there are and how many series of one class each, where these are measurements: numbers, too many for
+/// classes, and with fractions or hardly one of two series. Numbers of persons are none, of whom some have two.
+fn measured_series(set: &SeriesSet) -> Option<[usize; 2]> {
+    let (mut classes, mut labelled) = (BTreeSet::new(), 0);
+    for series in set.series().iter().filter(|series| series.is_labelled()) {
+        let counts = series.class_counts();
+        if counts.len() != 1 {
+            return None;
+        }
+        classes.extend(counts.into_keys());
+        labelled += 1;
+    }
+    let different = classes.len();
+    let numbers = numbers(set.classes(), &classes).filter(|_| are_too_many(different, labelled))?;
+    (has_fractions(&numbers) || 10 * different > 9 * labelled).then_some([different, labelled])
+}
+
+/// What is said of labels that are measurements, of so many `labelled` windows or series.
+fn measurements(
+    asked: &str,
+    labelled: &str,
+    classes: usize,
+    column: &str,
+    without: &str,
+) -> PipelineError {
+    PipelineError::Setting(format!(
+        "`labels` is {asked}, and the {labelled} have {classes} classes{column}: labels are classes, not measurements\n  declare a column of classes in `data.columns.label`{without}"
+    ))
+}
+
+/// What is to be said of classes that are numbers with fractions: they may be measurements, of which values are near to each
+/// other, as classes are not. `by_part` has the labels of training, validation and test.
+fn fractions(names: &[String], by_part: &[Vec<u32>; 3]) -> Option<String> {
+    let classes: BTreeSet<u32> = by_part.iter().flatten().copied().collect();
+    let numbers = numbers(names, &classes).filter(|numbers| has_fractions(numbers))?;
+    let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    (numbers.len() > FRACTIONS).then(|| {
+        format!(
+            "all {} classes are numbers, from {least} to {most}, and not all of them whole: to a class, all others are as far; if they are measurements, make a column of a few classes of them, such as low and high",
+            numbers.len()
+        )
+    })
 }
 
 /// Share of windows without a class, which prices give, from which it is told of. A choice.
@@ -157,11 +248,9 @@ fn refuse_useless(
             ways_out()[0]
         ));
     }
-    if classes.len() > 20 && 2 * classes.len() > labelled {
-        return setting(format!(
-            "`labels` is {asked}, and the {labelled} labelled windows have {} classes{column}: labels are classes, not measurements\n  declare a column of classes in `data.columns.label`{without}",
-            classes.len()
-        ));
+    if are_too_many(classes.len(), labelled) {
+        let labelled = format!("{labelled} labelled windows");
+        return Err(measurements(asked, &labelled, classes.len(), &column, without));
     }
     if let [only] = Vec::from_iter(&classes)[..] {
         let name = names.get(*only as usize).map_or("", String::as_str);
@@ -197,6 +286,18 @@ fn unlearnt(names: &[String], by_part: &[Vec<u32>; 3]) -> Option<String> {
     unlearnt_classes(names, &learnt, &tested)
 }
 
+/// What is to be said of classes that training or validation has and the test part has not, where that has several others:
+/// what is said of one class alone says as much.
+fn untested(names: &[String], by_part: &[Vec<u32>; 3]) -> Option<String> {
+    let [train, validation, test] = by_part;
+    let mut learnt = vec![false; names.len()];
+    train.iter().chain(validation).for_each(|label| learnt[*label as usize] = true);
+    let mut tested = vec![0; names.len()];
+    test.iter().for_each(|label| tested[*label as usize] += 1);
+    let several = tested.iter().filter(|windows| **windows > 0).count() > 1;
+    untested_classes(names, &learnt, &tested).filter(|_| several)
+}
+
 fn classes_of(names: &[String]) -> String {
     match names {
         [] => "no value".to_owned(),
@@ -209,9 +310,12 @@ fn classes_of(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use firebox_core::Labels;
+    use firebox_core::{Channel, Labels, Role, Series, SeriesSet, StepLabels};
 
-    use super::{refuse_useless, unlabelled, unlearnt, ways_out, without_labels};
+    use super::{
+        fractions, measured_series, refuse_useless, unlabelled, unlearnt, untested, ways_out,
+        without_labels,
+    };
     use crate::{Kind, PipelineConfig};
 
     #[test]
@@ -264,6 +368,69 @@ mod tests {
         let start = "`labels` is last, and all 3 labelled windows are of the class `run`: there is nothing to tell apart\n  one";
         assert_eq!(said(Kind::Finetune), start);
         assert_eq!(said(Kind::Pretrain), format!("{start}, or train without (--set labels=none)"));
+    }
+
+    /// Series of one class each, of these names.
+    fn of_classes(names: &[String], labels: &[u32]) -> SeriesSet {
+        let series = labels.iter().enumerate().map(|(at, label)| Series {
+            labels: StepLabels::Whole(*label),
+            ..Series::regular(format!("s{at}"), 0, 1, vec![0.0; 4], 1)
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        SeriesSet::new(channels, names.to_vec(), series.collect()).unwrap()
+    }
+
+    #[test]
+    fn measurements_of_series_are_told_before_these_are_divided() {
+        let of = |name: &dyn Fn(u32) -> String, classes: u32, series: u32| {
+            let names: Vec<String> = (0..classes).map(name).collect();
+            let labels: Vec<u32> = (0..series).map(|at| at % classes).collect();
+            measured_series(&of_classes(&names, &labels))
+        };
+        let fraction = |at: u32| format!("1.{at:04}");
+        let whole = |at: u32| at.to_string();
+        assert_eq!(of(&fraction, 199, 200), Some([199, 200]));
+        assert_eq!(of(&fraction, 26, 51), Some([26, 51]));
+        assert_eq!(of(&fraction, 26, 52), None, "two series of each");
+        assert_eq!(of(&fraction, 20, 20), None);
+        assert_eq!(of(&whole, 199, 200), Some([199, 200]));
+        assert_eq!(of(&whole, 26, 40), None, "persons, of whom some have two series");
+        assert_eq!(of(&|at| format!("person {at}"), 199, 200), None);
+    }
+
+    #[test]
+    fn classes_that_are_numbers_with_fractions_are_told_of() {
+        let said = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let all: Vec<u32> = (0..names.len() as u32).collect();
+            fractions(&names, &[all.clone(), vec![], all])
+        };
+        let halves: Vec<String> =
+            (1..=11).map(|at| format!("{:.1}", 0.5 * f64::from(at))).collect();
+        let mut halves: Vec<&str> = halves.iter().map(String::as_str).collect();
+        let found = said(&halves).unwrap();
+        assert!(
+            found.starts_with("all 11 classes are numbers, from 0.5 to 5.5, and not"),
+            "{found}"
+        );
+        assert_eq!(said(&halves[1..]), None, "few, as of ratings");
+        halves.push("other");
+        assert_eq!(said(&halves), None);
+        let whole: Vec<String> = (0..30).map(|at| at.to_string()).collect();
+        assert_eq!(said(&whole.iter().map(String::as_str).collect::<Vec<_>>()), None);
+    }
+
+    #[test]
+    fn a_class_that_is_learnt_and_never_tested_is_named() {
+        let names = ["sit", "walk", "fall"].map(str::to_owned);
+        assert_eq!(untested(&names, &[vec![0, 1, 2], vec![], vec![2, 1, 0]]), None);
+        assert_eq!(
+            untested(&names, &[vec![0, 1, 2], vec![0], vec![0, 1]]).unwrap(),
+            "no test window is of `fall`: scores say nothing of that, and macro averages count 0 for one that is answered"
+        );
+        // That a part has one class alone is told by itself, and nothing is tested of what nobody learns.
+        assert_eq!(untested(&names, &[vec![0, 1, 2], vec![], vec![0]]), None);
+        assert_eq!(untested(&names, &[vec![0, 1], vec![], vec![0, 1]]), None);
     }
 
     #[test]

@@ -111,7 +111,9 @@ pub(crate) fn run(
     }
     let replaced = replaced(prepared, keys, path)?;
     let (folder, reasons, log) = begin(prepared, device, keys, path, by)?;
-    let again = begin_again_if_forgotten(path, keys.training)?;
+    let config = prepared.config();
+    let own = config.pipeline.chain().own_keys(config, device, keys)?;
+    let again = begin_again_if_forgotten(path, own.training)?;
     let trackers = trackers(prepared, path)?;
     let all = Everyone { listener, log: &log, trackers: &trackers };
     let name = started_event(device, path, &all);
@@ -122,7 +124,7 @@ pub(crate) fn run(
     let requests = Requests::new();
     let shared = Shared::default();
     let run = Run {
-        config: prepared.config(),
+        config,
         device,
         keys,
         listener: &all,

@@ -28,17 +28,19 @@ pub(crate) fn begin(
     path: &Path,
     by: Asker,
 ) -> Result<(RunFolder, Vec<Reason>, EventLog), PipelineError> {
+    // Before there is a folder: settings that cannot be written leave none.
+    let reasons = reasons(prepared, device)?;
+    let resolved = prepared.resolved(&reasons)?;
     let folder = RunFolder::open(path)?;
     match by {
         Asker::Search | Asker::Trial => folder.mark_if_new()?,
         Asker::User => unmark(path),
     }
-    let reasons = reasons(prepared, device)?;
     // A trial that reads what somebody's run has learnt leaves it as finished as it is.
     if !(by == Asker::Trial && is_finished(path) && !is_searched(path)) {
         folder.unfinish()?;
         folder.begin(&begun_as(prepared, keys))?;
-        folder.write(PIPELINE, prepared.resolved(&reasons)?.as_bytes())?;
+        folder.write(PIPELINE, resolved.as_bytes())?;
     }
     let log = folder.events()?;
     Ok((folder, reasons, log))
@@ -93,7 +95,7 @@ pub(super) fn replaced(
         false => changed.join(", "),
     };
     Ok(Some(format!(
-        "the finished report in {} is replaced: {why}; to keep it, copy report.html, summary.md and scores.json before this run ends",
+        "the finished report in {} is replaced: {why}; to keep it, with its scores and test windows, copy that folder before this run ends",
         path.display()
     )))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use firebox_cache::{Hold, REMOTE, Store};
 use firebox_core::{
-    Event, Key, Normaliser, SeriesSet, Split, SplitRule, TrainWindows, count, outliers, quoted,
-    split, telling_channels, unchanging_channels,
+    Event, Key, Normaliser, SeriesSet, Split, SplitError, SplitRule, TrainWindows, count, outliers,
+    quoted, split, telling_channels, unchanging_channels,
 };
 use firebox_data::{Checks, DataConfig, Ingested};
 
@@ -106,7 +106,13 @@ impl Run<'_> {
                     ),
                 });
             }
-            let parts = split(&ingested.set, &config.window.rule(), &rule, &config.labels)?;
+            let parts = match split(&ingested.set, &config.window.rule(), &rule, &config.labels) {
+                Err(error @ SplitError::Empty { .. }) => {
+                    self.refuse_measured(&ingested, &rule)?;
+                    return Err(error.into());
+                }
+                made => made?,
+            };
             self.check_labels(&ingested, &parts)?;
             if parts.test.is_empty() {
                 self.listener.on(&Event::Warning {
@@ -126,7 +132,7 @@ impl Run<'_> {
                 self.listener.on(&Event::Warning { message });
             }
             self.warn_of_equal(&parts);
-            self.warn_of_filled(&ingested.checks);
+            self.warn_of_filled(&ingested.checks, config.labels.horizon());
             self.warn_of_known(&parts, ingested.checks.span.is_some());
             self.warn_of_unused([&parts], config.labels.horizon());
             self.warn_of_few(&parts);
@@ -171,9 +177,10 @@ impl Run<'_> {
         });
     }
 
-    /// Warns of many steps that nobody measured.
-    pub(crate) fn warn_of_filled(&self, checks: &Checks) {
-        if let Some(message) = in_steps(checks) {
+    /// Warns of many steps that nobody measured. `horizon` is the number of steps after a window that its label or targets
+    /// look at.
+    pub(crate) fn warn_of_filled(&self, checks: &Checks, horizon: usize) {
+        if let Some(message) = in_steps(checks, self.config.window.length + horizon) {
             self.listener.on(&Event::Warning { message });
         }
     }

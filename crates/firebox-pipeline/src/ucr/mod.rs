@@ -24,7 +24,7 @@ use firebox_train::{AdamWConfig, CheckpointConfig, ClassLoss, Keep, Mix, Optimiz
 use serde::{Deserialize, Serialize};
 
 use crate::device::ChosenDevice;
-use crate::error::{PipelineError, at};
+use crate::error::{PipelineError, at, at_named};
 use crate::layers;
 use crate::page::now;
 
@@ -135,7 +135,8 @@ impl UcrConfig {
     ///
     /// A file that cannot be read, an unknown key, or a value of another type.
     pub fn read(file: &Path) -> Result<Self, PipelineError> {
-        let text = std::fs::read_to_string(file).map_err(at(file))?;
+        let named = at_named("the settings (--config)", file);
+        let text = std::fs::read_to_string(file).map_err(named)?;
         let config: Self = toml::from_str(&text).map_err(|error| {
             PipelineError::Setting(format!("{} cannot be read: {error}", file.display()))
         })?;
@@ -226,8 +227,8 @@ impl UcrTraining {
 /// Where the results are.
 #[derive(Clone, Debug)]
 pub struct UcrFinished {
-    /// The report page.
-    pub page: PathBuf,
+    /// The report page; none where it was asked to stop before there was something to report.
+    pub page: Option<PathBuf>,
     /// Its first line.
     pub verdict: String,
     /// The table, as text.
@@ -240,6 +241,9 @@ pub struct UcrFinished {
 
 /// Measures one configuration on every set of `folder` and writes the report into `output`. Trainings
 /// are kept below `output`, so that one that was interrupted goes on.
+///
+/// The report is written after each set, and says how many there are so far. A report in `output` that is finished, or has
+/// more sets, stays meanwhile: this one is in its folder `so-far` until all sets are measured.
 ///
 /// A set that cannot be measured is named in the report with the reason, and the others go on.
 ///
@@ -266,6 +270,8 @@ pub fn evaluate_ucr(
     let configuration = toml::to_string(config).map_err(|error| {
         PipelineError::Setting(format!("the configuration cannot be written as TOML: {error}"))
     })?;
+    let before = before(output);
+    let of = pairs.len() + alone.len();
     let mut report = ArchiveReport {
         created: String::new(),
         device: device.description.clone(),
@@ -278,9 +284,14 @@ pub fn evaluate_ucr(
             .into_iter()
             .map(|(name, lacks)| (name, format!("there is {lacks}")))
             .collect(),
+        of,
     };
+    if let Some(message) = before.as_ref().and_then(|before| replaced(before, &report, output)) {
+        listener.on(&Event::Warning { message });
+    }
+    let so_far = output.join("so-far");
     let total = pairs.len() as u64 * u64::from(config.seeds);
-    let (mut done, mut interrupted, mut first_error) = (0, false, None);
+    let (mut done, mut interrupted, mut first_error, mut written) = (0, false, None, None);
     for pair in &pairs {
         let set_started = Instant::now();
         let mut progress = |seeds: u64| {
@@ -314,16 +325,62 @@ pub fn evaluate_ucr(
         // After each set, so that a long run can be looked at.
         report.created = now();
         report.seconds = started.elapsed().as_secs_f64();
-        report.write(output)?;
+        let is_kept = before.as_ref().is_some_and(|before| stays(before, &report));
+        let place = if is_kept { so_far.as_path() } else { output };
+        report.write(place)?;
+        written = Some(place);
     }
-    match first_error {
-        Some(error) if report.sets.is_empty() && !interrupted => return Err(error),
-        _ => report.write(output)?,
+    if let Some(error) = first_error
+        && report.sets.is_empty()
+        && !interrupted
+    {
+        return Err(error);
     }
-    let (page, verdict, summary) =
-        (output.join("report.html"), report.verdict(), report.markdown());
+    if written == Some(output) {
+        // What is beside it is of fewer sets; one that stays does no harm. A set may have this name, too.
+        for name in ["report.html", "summary.md", "scores.json"] {
+            let _ = std::fs::remove_file(so_far.join(name));
+        }
+        let _ = std::fs::remove_dir(&so_far);
+    }
+    let page = written.map(|place| place.join("report.html"));
+    let (verdict, summary) = (report.verdict(), report.markdown());
     let failed = report.failed.len();
     Ok(UcrFinished { page, verdict, summary, interrupted, failed })
+}
+
+/// The report that is in a folder, if it has a set.
+fn before(output: &Path) -> Option<ArchiveReport> {
+    #[derive(Deserialize)]
+    struct Scores {
+        report: ArchiveReport,
+    }
+    let text = std::fs::read(output.join("scores.json")).ok()?;
+    let Scores { report } = serde_json::from_slice(&text).ok()?;
+    (!report.sets.is_empty()).then_some(report)
+}
+
+/// Whether the report that was there stays where it is beside what there is of this one.
+fn stays(before: &ArchiveReport, report: &ArchiveReport) -> bool {
+    let is_ahead = before.left() == 0 || before.sets.len() > report.sets.len();
+    let is_worse = before.configuration == report.configuration
+        && before.of == report.of
+        && before.sets.len() > report.sets.len();
+    report.sets.is_empty() || (report.left() > 0 && is_ahead) || is_worse
+}
+
+/// What is said of a finished report of other settings or sets, in the place of which this one is written at the end.
+fn replaced(before: &ArchiveReport, report: &ArchiveReport, output: &Path) -> Option<String> {
+    // Reports of before do not say of how many.
+    let all = |report: &ArchiveReport| report.of.max(report.sets.len() + report.failed.len());
+    let is_same = before.configuration == report.configuration && all(before) == all(report);
+    (before.left() == 0 && !is_same).then(|| {
+        format!(
+            "the finished report in {} is replaced once all sets are measured, as it is of other settings or sets; to keep it, \
+             copy report.html, summary.md and scores.json before that, or name another folder with --output",
+            output.display()
+        )
+    })
 }
 
 /// Names of the two trainings.
@@ -350,7 +407,9 @@ fn key(kind: &str, series: Key, config: &UcrConfig, seed: u64, arithmetic: &str)
 
 #[cfg(test)]
 mod tests {
+    use firebox_core::Silent;
     use firebox_data::{ConstantPolicy, Policy};
+    use firebox_eval::Recipe;
 
     use super::*;
 
@@ -369,6 +428,84 @@ mod tests {
         let longer = UcrTraining { steps: 7, ..base.pretraining };
         assert_ne!(of(&base, 1), of(&UcrConfig { pretraining: longer, ..base.clone() }, 1));
         assert!(!serde_json::to_string(&base).unwrap().contains("checks"), "the keys of before");
+    }
+
+    /// A report of these sets, of so many that there are.
+    fn report(sets: &[&str], of: usize) -> ArchiveReport {
+        let set = |name: &&str| ArchiveSet {
+            name: (*name).to_owned(),
+            samples: [6, 6],
+            channels: 1,
+            steps: 8,
+            classes: 2,
+            accuracies: [(Recipe::Ensemble, vec![1.0])].into(),
+            seconds: 1.0,
+            defects: vec![],
+        };
+        ArchiveReport {
+            created: "2026-01-01".to_owned(),
+            device: "cpu".to_owned(),
+            seeds: 1,
+            seconds: 1.0,
+            configuration: "seeds = 1\n".to_owned(),
+            file: None,
+            sets: sets.iter().map(set).collect(),
+            failed: vec![],
+            of,
+        }
+    }
+
+    #[test]
+    fn a_report_stays_until_one_of_as_many_sets_is_there() {
+        let (none, one, two) = (report(&[], 2), report(&["A"], 2), report(&["A", "B"], 2));
+        let all = |before: &ArchiveReport| [&none, &one, &two].map(|now| stays(before, now));
+        assert_eq!(all(&two), [true, true, false]);
+        assert_eq!(all(&one), [true, false, false]);
+        assert!(stays(&report(&["A"], 1), &one), "a finished one of fewer sets");
+        let said = |before: &ArchiveReport| replaced(before, &none, Path::new("runs/ucr"));
+        assert_eq!([said(&two), said(&one)], [None, None]);
+        let other = ArchiveReport { configuration: "seeds = 2\n".to_owned(), ..two.clone() };
+        assert!(said(&other).is_some_and(|said| said.contains("report in runs/ucr is replaced")));
+    }
+
+    #[test]
+    fn a_finished_report_outlives_a_rerun_that_is_stopped_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("ucr");
+        for (name, shift) in [("A_TRAIN.ts", 0), ("A_TEST.ts", 1)] {
+            let head = "@problemName t\n@timeStamps false\n@univariate true\n@equalLength true\n@seriesLength 8\n@classLabel true x y\n@data\n";
+            let sample = |number: usize| {
+                let value = |step: usize| ((number + 1) * (step + 3) * 7 + 5 * shift) % 97;
+                let value = |step: usize| value(step).to_string();
+                let values: Vec<String> = (0..8).map(value).collect();
+                format!("{}:{}\n", values.join(","), ["x", "y"][number % 2])
+            };
+            let text: String = (0..12).map(sample).collect();
+            std::fs::write(folder.path().join(name), format!("{head}{text}")).unwrap();
+        }
+        report(&["A"], 1).write(&output).unwrap();
+        let scores = || std::fs::read_to_string(output.join("scores.json")).unwrap();
+        let before = scores();
+        let training = UcrTraining { steps: 20, batch_size: 4, learning_rate: 1e-3 };
+        let config = UcrConfig {
+            seeds: 1,
+            encoder: DilatedConfig { hidden: 4, output: 4, blocks: 1 },
+            levels: vec![1],
+            kernels: 84,
+            pretraining: training,
+            finetuning: training,
+            ..UcrConfig::default()
+        };
+        let device = ChosenDevice::named("cpu");
+        let run = |output: &Path| {
+            let stop = Arc::new(AtomicBool::new(true));
+            evaluate_ucr(folder.path(), output, &config, &device, &stop, &Silent).unwrap()
+        };
+        let finished = run(&output);
+        assert!(finished.interrupted && finished.page.is_none(), "{finished:?}");
+        assert_eq!(scores(), before);
+        let empty = folder.path().join("other");
+        assert!(run(&empty).page.is_none() && !empty.join("report.html").exists());
     }
 
     #[test]

@@ -93,7 +93,8 @@ impl Job<'_> {
         let encoder = self.train(untrained()?, &Contrasting, set, pretraining, PRETRAIN, seed)?;
         let (train_features, test_features) = self.both(&encoder, set)?;
         let (svm, shares) = self.svm(&train_features, &test_features, classes);
-        let l2 = choose_penalty(&train_features, classes, &config.penalties, config.folds);
+        let (penalties, folds) = (&config.penalties, config.folds);
+        let l2 = choose_penalty(&train_features, classes, penalties, folds, self.stop)?;
         let logistic = Logistic::fit(&train_features, classes, l2, STOP);
         let logistic = logistic.predict(&test_features.rows);
 

@@ -58,6 +58,35 @@ fn what_is_no_finite_number_is_refused_with_the_row_of_its_text() {
 }
 
 #[test]
+fn texts_of_which_no_word_is_known_are_told_beside_many_that_are() {
+    let project = Project::new(&labeller(false));
+    let rows = |strange: usize| "one text and another one\n".repeat(97) + &"Ω Ω\n".repeat(strange);
+    let said = |strange: usize| {
+        std::fs::write(project.at("new.csv"), format!("text\n{}", rows(strange))).unwrap();
+        let mut request = project.request(&["new.csv"], Wanted::Prediction);
+        request.force = true;
+        let heard = std::sync::Mutex::new(vec![]);
+        let listener = |event: &firebox_core::Event| {
+            if let firebox_core::Event::Warning { message } = event {
+                heard.lock().unwrap().push(message.clone());
+            }
+        };
+        let (device, stop) = (ChosenDevice::named("cpu"), Arc::new(AtomicBool::new(false)));
+        let applied = apply(&request, &device, &stop, &listener).unwrap().unwrap();
+        assert_eq!(applied.windows as usize, 97 + strange);
+        let heard = heard.into_inner().unwrap().into_iter();
+        heard.filter(|message| message.contains("vocabulary")).collect::<Vec<String>>()
+    };
+    assert_eq!(said(0), [""; 0]);
+    // Six tokens of 491 are unknown, all of those of three texts.
+    let [found] = &said(3)[..] else { panic!("one warning") };
+    let file = project.at("new.csv").display().to_string();
+    let places = format!("row 98 of {file}, row 99 of {file}, row 100 of {file}");
+    let start = "of 3 of 100 texts, half of the tokens or more are unknown to the model's";
+    assert!(found.starts_with(start) && found.contains(&places), "{found}");
+}
+
+#[test]
 fn files_of_a_folder_that_are_no_tables_of_texts_are_left_aside() {
     let project = Project::new(&labeller(false));
     std::fs::create_dir(project.at("new")).unwrap();

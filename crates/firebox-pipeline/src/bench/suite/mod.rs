@@ -30,7 +30,7 @@ pub use self::result::{Check, Measurement, Peer, Performance, Regression, Undeci
 use self::rounds::Taking;
 use super::Ceilings;
 use crate::device::ChosenDevice;
-use crate::error::{PipelineError, at};
+use crate::error::{PipelineError, at, at_named};
 
 /// What the suite does.
 #[derive(Clone, Debug)]
@@ -202,7 +202,7 @@ fn engines(performance: &Performance) -> Vec<String> {
 }
 
 fn read(path: &Path) -> Result<Performance, PipelineError> {
-    let text = std::fs::read(path).map_err(at(path))?;
+    let text = std::fs::read(path).map_err(at_named("the baseline (--baseline)", path))?;
     serde_json::from_slice(&text).map_err(|error| {
         PipelineError::Setting(format!(
             "{} is no performance.json of this suite: {error}",

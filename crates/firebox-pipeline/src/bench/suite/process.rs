@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::cases::Case;
 use super::result::Check;
 use crate::bench::{BenchResult, Ceilings};
-use crate::error::{PipelineError, at};
+use crate::error::{PipelineError, at_named};
 
 /// How often a program is looked after: what it measures, it measures itself.
 const LOOK: Duration = Duration::from_millis(50);
@@ -195,7 +195,8 @@ fn output(command: &mut Command, within: Duration) -> Result<Output, String> {
 ///
 /// When the folder cannot be read. A program that fails is a result.
 pub(super) fn check(folder: &Path, say: &dyn Fn(&str)) -> Result<Vec<Check>, PipelineError> {
-    let entries = std::fs::read_dir(folder).map_err(at(folder))?;
+    let named = at_named("the folder of checks (--checks)", folder);
+    let entries = std::fs::read_dir(folder).map_err(named)?;
     let mut programs: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     programs.retain(|path| path.is_file());
     programs.sort();
