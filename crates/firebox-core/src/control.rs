@@ -14,7 +14,7 @@ pub enum Request {
     GoOn,
     /// Save a checkpoint.
     Save,
-    /// End this epoch with its validation, save, and stop.
+    /// End this epoch with its validation, save, and stop. A run that stands still goes on for it.
     StopAfterEpoch,
 }
 
@@ -59,13 +59,17 @@ impl Requests {
             Request::Pause => self.paused.store(true, Ordering::SeqCst),
             Request::GoOn => self.paused.store(false, Ordering::SeqCst),
             Request::Save => self.save.store(true, Ordering::SeqCst),
-            Request::StopAfterEpoch => self.stop_after_epoch.store(true, Ordering::SeqCst),
+            Request::StopAfterEpoch => {
+                self.stop_after_epoch.store(true, Ordering::SeqCst);
+                // After it, so that whoever goes on has heard it.
+                self.paused.store(false, Ordering::SeqCst);
+            }
         }
     }
 
     /// Whether to stand still.
     pub fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
+        self.paused.load(Ordering::Acquire)
     }
 
     /// Takes the request to save: it is answered once.
@@ -107,6 +111,8 @@ mod tests {
         assert!(!requests.is_paused(), "the pause was taken back");
         requests.ask(Request::Pause);
         assert!(requests.is_paused() && requests.is_paused());
+        requests.ask(Request::StopAfterEpoch);
+        assert!(!requests.is_paused() && requests.take_stop_after_epoch());
     }
 
     #[test]

@@ -71,7 +71,7 @@ fn main() {
     let (begin, processor, mut on_the_loop, mut steps) =
         (Instant::now(), processor_seconds(), Duration::ZERO, 0u64);
     let mut marks = vec![];
-    sampled(config.period, WatchGpus::No, &trackers, || {
+    sampled(config.period, 1, WatchGpus::No, &trackers, || {
         while begin.elapsed().as_secs_f64() < seconds {
             std::thread::sleep(Duration::from_secs_f64(step_milliseconds / 1e3));
             steps += 1;

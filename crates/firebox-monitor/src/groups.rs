@@ -4,8 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::linux::anonymous_bytes;
+
 /// Where control groups are shown.
 const MOUNT: &str = "/sys/fs/cgroup";
+/// The part of a control group's memory that may be held. The rest is for the program itself, for pages that the
+/// allocator keeps, and for files in use; beyond the limit the system kills without a word.
+const SHARE: f64 = 0.85;
 
 /// Names of files, and of what in `memory.stat` the system gives up when others need memory.
 #[derive(Debug)]
@@ -30,6 +35,18 @@ static SECOND: Version = Version {
 /// limits it. Where nobody set one, the first version of control groups says more than there is.
 pub fn group_limit() -> Option<u64> {
     MemoryGroups::own().0.iter().filter_map(Group::limit).min()
+}
+
+/// Bytes that this process may hold at most, by its control group and those around it: 85 % of what other processes of
+/// the group leave of its limit now. None where nothing limits it.
+pub fn group_leaves() -> Option<u64> {
+    MemoryGroups::own().left_by_others(SHARE, anonymous_bytes)
+}
+
+/// Bytes of memory that are left in this process's control group and those around it, with what the system gives up of
+/// files; none where nothing limits it.
+pub fn group_free() -> Option<u64> {
+    MemoryGroups::own().below(u64::MAX).map(|limited| limited.available)
 }
 
 /// The control group of this process and those around it, as far as they tell a limit on memory.
@@ -87,6 +104,17 @@ impl MemoryGroups {
             all: one.all.min(other.all),
             available: one.available.min(other.available),
         })
+    }
+
+    /// This share of the least that other processes leave of a limit, where this one says how many bytes it holds that
+    /// are no pages of files. Where it cannot say so, nothing is known of others, and they leave all.
+    fn left_by_others(&self, share: f64, own: impl Fn() -> Option<u64>) -> Option<u64> {
+        let left = self.0.iter().filter_map(|group| {
+            let limit = group.limit()?;
+            let others = group.needed().zip(own()).map_or(0, |(all, own)| all.saturating_sub(own));
+            Some((limit.saturating_sub(others) as f64 * share) as u64)
+        });
+        left.min()
     }
 }
 
@@ -149,6 +177,34 @@ mod tests {
         for none in ["", "0::/", "0::/elsewhere", "1:cpu:/user.slice"] {
             assert_eq!(of(none).below(5000), None, "{none}");
         }
+    }
+
+    #[test]
+    fn what_others_hold_under_a_limit_is_taken() {
+        let mount = tempfile::tempdir().unwrap();
+        let (around, own) = (mount.path().join("pod"), mount.path().join("pod/run"));
+        let stat = "anon 700\nactive_file 100";
+        write(&around, &[("memory.max", "1000"), ("memory.current", "800"), ("memory.stat", stat)]);
+        write(&own, &[("memory.max", "max"), ("memory.current", "50")]);
+        let left = |table: &str, share, own| {
+            MemoryGroups::of(table, mount.path()).left_by_others(share, || own)
+        };
+        // 700 cannot be given up, of which 60 are this process's: 640 of 1000 are others'.
+        let table = "0::/pod/run";
+        assert_eq!([1.0, 0.85].map(|share| left(table, share, Some(60))), [Some(360), Some(306)]);
+        // They hold nothing where all is this process's, nor where it does not know what is its own.
+        assert_eq!([left(table, 0.85, Some(900)), left(table, 0.85, None)], [Some(850); 2]);
+        // More than the limit for a moment, and nearly all of it.
+        write(&around, &[("memory.current", "1200")]);
+        assert_eq!(left(table, 0.85, Some(10)), Some(0));
+        write(&around, &[("memory.current", "1000")]);
+        assert_eq!(left(table, 0.85, Some(10)), Some(93));
+        // The group that leaves less, whichever limit is the smaller one.
+        write(&own, &[("memory.max", "400")]);
+        assert_eq!(left(table, 1.0, Some(50)), Some(150));
+        write(&around, &[("memory.current", "500")]);
+        assert_eq!(left(table, 1.0, Some(50)), Some(400));
+        assert_eq!(left("0::/elsewhere", 1.0, Some(50)), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! let usage = Mutex::new(Usage::default());
 //! let listener = |event: &Event| usage.lock().unwrap().record(event);
 //! listener(&Event::StageStarted { stage: "train".to_owned() });
-//! let sum: f64 = sampled(0.1, WatchGpus::No, &listener, || {
+//! let sum: f64 = sampled(0.1, 1, WatchGpus::No, &listener, || {
 //!     let start = std::time::Instant::now();
 //!     let mut sum = 0.0;
 //!     while start.elapsed().as_millis() < 250 {
@@ -58,7 +58,7 @@ pub use advice::{
 pub use config::{ConfigError, MlflowConfig, MonitorConfig, PrometheusConfig, TensorBoardConfig};
 pub use control::obeying;
 pub use gpu::{GpuCard, Numbering, free_gpu_memory, gpu_card};
-pub use groups::group_limit;
+pub use groups::{group_free, group_leaves, group_limit};
 pub use profile::{
     Counted, DeviceKernel, DeviceTimer, Place, Profile, ProfileConfig, ProfileError, Profiler, Ran,
     Span, SpanTotal,

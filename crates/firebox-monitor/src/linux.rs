@@ -18,10 +18,12 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Hardware threads of the whole machine that were busy on average.
-    pub(crate) fn busy_since(&self, before: &Self) -> Option<f64> {
+    /// Hardware threads of the whole machine that were busy on average; none where it has more than these, on which
+    /// others may be busy without taking anything of this process.
+    pub(crate) fn busy_since(&self, before: &Self, own: u32) -> Option<f64> {
         let ([busy, all, threads], [busy_before, all_before, _]) = (self.ticks?, before.ticks?);
-        (all > all_before).then(|| threads * ((busy - busy_before) / (all - all_before)).max(0.0))
+        let known = all > all_before && threads <= f64::from(own);
+        known.then(|| threads * ((busy - busy_before) / (all - all_before)).max(0.0))
     }
 }
 
@@ -171,18 +173,25 @@ fn units(auxiliary: &[u8]) -> Option<(f64, f64)> {
     Some((value(6)?, value(17)?))
 }
 
+/// Bytes of this process's memory that are no pages of files, whether its allocator has them in use or keeps them.
+pub(crate) fn anonymous_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    field(&status, "RssAnon:").map(|kib| kib as u64 * 1024)
+}
+
 /// The number after a name at the start of a line.
 fn field(text: &str, name: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Busy ticks, all ticks and hardware threads, of the lines of `/proc/stat` that begin with `cpu`.
+/// Busy ticks, all ticks and hardware threads, of the lines of `/proc/stat` that begin with `cpu`. What the hypervisor
+/// of a virtual machine gave others (`steal`) counts as idle: no process of this machine had it.
 fn ticks(stat: &str) -> Option<[f64; 3]> {
     let mut lines = stat.lines().filter(|line| line.starts_with("cpu"));
     let all: Vec<f64> =
         lines.next()?.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
-    let idle = all.get(3)? + all.get(4)?;
+    let idle = all.get(3)? + all.get(4)? + all.get(7).unwrap_or(&0.0);
     let total: f64 = all.iter().sum();
     Some([total - idle, total, lines.count() as f64])
 }
@@ -201,6 +210,9 @@ mod tests {
         let text =
             "cpu  10 0 20 60 10 0 0 0 0 0\ncpu0 5 0 10 30 5 0 0 0\ncpu1 5 0 10 30 5 0 0 0\nintr 1";
         assert_eq!(ticks(text), Some([30.0, 100.0, 2.0]));
+        // Of a virtual machine, 25 ticks were stolen; those of guests are counted as the user's already.
+        let stolen = "cpu  10 0 20 60 10 0 0 25 5 0\ncpu0 10 0 20 60 10 0 0 25 5 0\nintr 1";
+        assert_eq!(ticks(stolen), Some([30.0, 125.0, 1.0]));
         assert_eq!(ticks("intr 1"), None);
         assert_eq!(field("rchar: 12\nwchar: 5\n", "wchar:"), Some(5.0));
         assert_eq!(field("rchar: x", "rchar:"), None);
@@ -212,6 +224,15 @@ mod tests {
             |all: &[usize]| -> Vec<u8> { all.iter().flat_map(|word| word.to_ne_bytes()).collect() };
         assert_eq!(units(&bytes(&[33, 6, 6, 4096, 17, 100, 0, 0])), Some((4096.0, 100.0)));
         assert_eq!(units(&bytes(&[33, 17, 17])), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn memory_that_is_written_to_is_this_process_s_own() {
+        let kept = vec![1u8; 64 << 20];
+        // The kernel counts by processor, and may be behind.
+        assert!(anonymous_bytes().unwrap() > 32 << 20);
+        assert_eq!(kept.iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
     }
 
     #[test]
@@ -230,8 +251,10 @@ mod tests {
     #[test]
     fn busy_threads_are_a_share_of_all() {
         let at = |busy, all| Counters { ticks: Some([busy, all, 4.0]), ..Counters::default() };
-        assert_eq!(at(150.0, 400.0).busy_since(&at(100.0, 300.0)), Some(2.0));
-        assert_eq!(at(100.0, 300.0).busy_since(&at(100.0, 300.0)), None);
-        assert_eq!(Counters::default().busy_since(&at(1.0, 1.0)), None);
+        assert_eq!(at(150.0, 400.0).busy_since(&at(100.0, 300.0), 4), Some(2.0));
+        assert_eq!(at(100.0, 300.0).busy_since(&at(100.0, 300.0), 4), None);
+        assert_eq!(Counters::default().busy_since(&at(1.0, 1.0), 4), None);
+        // Of four threads this process has two: the others may be those that are busy.
+        assert_eq!(at(150.0, 400.0).busy_since(&at(100.0, 300.0), 2), None);
     }
 }

@@ -20,6 +20,7 @@ pub(crate) struct Machine {
     own: Option<Pid>,
     /// Control groups, one of which may give this process less memory than the machine has.
     groups: MemoryGroups,
+    /// Hardware threads that this process computes with.
     threads: u32,
     gpus: Gpus,
     since: Instant,
@@ -34,9 +35,11 @@ struct Totals {
 }
 
 impl Machine {
-    /// A first reading, which those that follow are measured from.
-    pub(crate) fn new(gpus: Gpus) -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    /// A first reading, which those that follow are measured from, of a process that computes with so many threads, or
+    /// fewer where it may not use as many.
+    pub(crate) fn new(gpus: Gpus, threads: usize) -> Self {
+        let usable = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.min(usable) as u32;
         let mut machine = Self {
             linux: Reader::open(),
             groups: MemoryGroups::own(),
@@ -63,7 +66,7 @@ impl Machine {
         let cpu_threads = rate(process.cpu_seconds, process_before.cpu_seconds);
         let disk_read = rate(process.disk_read, process_before.disk_read);
         let by_calls = rates(linux.read_by_calls, before.read_by_calls);
-        let busy = linux.busy_since(&before);
+        let busy = linux.busy_since(&before, self.threads);
         let (memory_bytes, available_bytes, page_cache_bytes) = self.memory();
         let sample = MachineSample {
             seconds,
@@ -132,7 +135,7 @@ mod tests {
 
     #[test]
     fn work_is_seen_in_the_next_sample() {
-        let mut machine = Machine::new(Gpus::unasked());
+        let mut machine = Machine::new(Gpus::unasked(), usize::MAX);
         let start = Instant::now();
         let (mut sum, mut kept) = (0.0f64, Vec::new());
         while start.elapsed().as_secs_f64() < 0.3 {
@@ -152,14 +155,34 @@ mod tests {
         );
         if cfg!(target_os = "linux") {
             assert!(sample.minor_faults.unwrap() > 0.0, "{sample:?}");
-            assert!(sample.page_cache_bytes.unwrap() > 0 && sample.other_threads.is_some());
+            assert!(sample.page_cache_bytes.unwrap() > 0);
+            // Others are told of where this process may use the whole machine.
+            let has_all = of_machine() <= sample.threads;
+            assert_eq!(sample.other_threads.is_some(), has_all, "{sample:?}");
+        }
+    }
+
+    /// Threads of the whole machine.
+    fn of_machine() -> u32 {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap();
+        stat.lines().filter(|line| line.starts_with("cpu")).count() as u32 - 1
+    }
+
+    #[test]
+    fn threads_are_those_that_compute() {
+        let mut machine = Machine::new(Gpus::unasked(), 1);
+        std::thread::sleep(Duration::from_millis(50));
+        let sample = machine.sample();
+        assert_eq!(sample.threads, 1);
+        if cfg!(target_os = "linux") && of_machine() > 1 {
+            assert_eq!(sample.other_threads, None);
         }
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn linux_tells_what_the_crate_for_every_system_tells() {
-        let mut machine = Machine::new(Gpus::unasked());
+        let mut machine = Machine::new(Gpus::unasked(), usize::MAX);
         let (own, _) = machine.linux.counters();
         let (own, other) = (own.unwrap(), machine.process());
         assert!((own.cpu_seconds - other.cpu_seconds).abs() < 0.5, "{own:?} {other:?}");
@@ -177,7 +200,7 @@ mod tests {
 
     #[test]
     fn reading_is_cheap() {
-        let mut machine = Machine::new(Gpus::unasked());
+        let mut machine = Machine::new(Gpus::unasked(), usize::MAX);
         let samples = (0..20).map(|_| {
             let start = Instant::now();
             drop(machine.sample());

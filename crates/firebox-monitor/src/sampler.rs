@@ -15,15 +15,19 @@ const SHORTEST: Duration = Duration::from_millis(50);
 /// Does the work, and meanwhile sends an [`Event::Machine`] to the listener each `period` seconds
 /// and once more at the end. With a period of 0 there are none.
 ///
+/// `threads` are those that the work computes with: what it keeps busy is told as a share of them, or of those that the
+/// process may use, where these are fewer.
+///
 /// `gpus` says which of them are looked at: what others do on a GPU is nothing of a run on the processor, or on another
 /// GPU. Nothing that goes wrong here is seen by the work.
 pub fn sampled<T>(
     period: f64,
+    threads: usize,
     gpus: WatchGpus,
     listener: &dyn Listener,
     work: impl FnOnce() -> T,
 ) -> T {
-    sampled_with(period, gpus, &Vec::new, listener, work)
+    sampled_with(period, threads, gpus, &Vec::new, listener, work)
 }
 
 /// Which GPUs are looked at.
@@ -47,6 +51,7 @@ pub enum WatchGpus {
 /// The same, with what `pools` says of the memory at each sample.
 pub fn sampled_with<T>(
     period: f64,
+    threads: usize,
     watch: WatchGpus,
     pools: &(dyn Fn() -> Vec<MemoryPool> + Sync),
     listener: &dyn Listener,
@@ -72,7 +77,7 @@ pub fn sampled_with<T>(
                 );
                 listener.on(&Event::Warning { message });
             }
-            let mut machine = Machine::new(gpus);
+            let mut machine = Machine::new(gpus, threads);
             let mut before = Instant::now();
             let mut sample = || {
                 listener.on(&Event::Machine(MachineSample { pools: pools(), ..machine.sample() }));
@@ -105,7 +110,7 @@ mod tests {
         let events = Mutex::new(vec![]);
         let listener = |event: &Event| events.lock().unwrap().push(event.clone());
         assert_eq!(
-            sampled(period, WatchGpus::IfTold, &listener, || {
+            sampled(period, 1, WatchGpus::IfTold, &listener, || {
                 std::thread::sleep(work);
                 7
             }),
@@ -145,7 +150,7 @@ mod tests {
             }
         };
         let work = || std::thread::sleep(Duration::from_millis(350));
-        sampled_with(0.1, WatchGpus::IfTold, &pools, &listener, work);
+        sampled_with(0.1, 1, WatchGpus::IfTold, &pools, &listener, work);
         let found = found.into_inner().unwrap();
         let expected: Vec<_> = (1..=found.len() as u64).map(pool).collect();
         assert!(found.len() >= 2 && found == expected, "{found:?}");
@@ -156,7 +161,7 @@ mod tests {
         assert_eq!(events(0.0, Duration::from_millis(60)), []);
         let listener = |_: &Event| ();
         let panicked = std::panic::catch_unwind(|| {
-            sampled(60.0, WatchGpus::No, &listener, || panic!("the work"));
+            sampled(60.0, 1, WatchGpus::No, &listener, || panic!("the work"));
         });
         assert!(panicked.is_err());
     }
@@ -166,7 +171,7 @@ mod tests {
         let events = Mutex::new(vec![]);
         let listener = |event: &Event| events.lock().unwrap().push(event.clone());
         let own = WatchGpus::Own { index: 0, numbering: Numbering::Nvidia, expected: true };
-        sampled(0.1, own, &listener, || std::thread::sleep(Duration::from_millis(350)));
+        sampled(0.1, 1, own, &listener, || std::thread::sleep(Duration::from_millis(350)));
         let events = events.into_inner().unwrap();
         let warnings = events.iter().filter(|event| matches!(event, Event::Warning { .. })).count();
         assert_eq!(warnings, usize::from(Gpus::find().absence().is_some()), "{events:?}");

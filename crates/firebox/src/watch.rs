@@ -28,7 +28,7 @@ pub(crate) struct WatchFlags {
     #[arg(long, default_value_t = 30, requires = "once", value_parser = size())]
     height: u16,
     /// Ask the run for something instead, as the keys of the dashboard do: pause, go-on, save,
-    /// stop-after-epoch. It is done at the end of the step in hand.
+    /// stop-after-epoch. It is done at the end of the step in hand; stop-after-epoch ends a pause, too.
     #[arg(long, value_name = "REQUEST", value_parser = request, conflicts_with = "once")]
     ask: Option<Request>,
 }

@@ -51,30 +51,38 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Counted<A> {
     }
 }
 
-/// Begins to count from zero, or ends.
+/// Counts from zero, once counting goes on.
+pub(super) fn forget_counted() {
+    COUNT.store(0, Ordering::Relaxed);
+    BYTES.store(0, Ordering::Relaxed);
+}
+
+/// Counting goes on, or stands still.
 pub(super) fn counting(on: bool) {
-    if on {
-        COUNT.store(0, Ordering::Relaxed);
-        BYTES.store(0, Ordering::Relaxed);
-    }
     COUNTING.store(on, Ordering::Relaxed);
 }
 
-/// How often memory was taken, and how much, since counting began; `None` in a program that does not
+/// How often memory was taken, and how much, while it was counted; `None` in a program that does not
 /// count.
 pub(super) fn counted() -> Option<(u64, u64)> {
     let installed = INSTALLED.load(Ordering::Relaxed);
     installed.then(|| (COUNT.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed)))
 }
 
+/// What is counted is the whole process's: tests that count do so one after the other.
+#[cfg(test)]
+pub(super) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use std::alloc::System;
+    use std::sync::PoisonError;
 
     use super::*;
 
     #[test]
     fn what_is_taken_is_counted_only_while_it_is_asked_for() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let allocator = Counted(System);
         let layout = Layout::from_size_align(100, 8).unwrap();
         let take = || {
@@ -89,15 +97,18 @@ mod tests {
                 allocator.dealloc(memory, layout);
             }
         };
-        // Another test may record a profile at the same moment.
-        let found = (0..100).any(|_| {
-            take();
-            counting(true);
-            take();
-            counting(false);
-            take();
-            counted() == Some((3, 500))
-        });
-        assert!(found, "{:?}", counted());
+        take();
+        forget_counted();
+        counting(true);
+        take();
+        counting(false);
+        take();
+        assert_eq!(counted(), Some((3, 500)));
+        counting(true);
+        take();
+        counting(false);
+        assert_eq!(counted(), Some((6, 1000)));
+        forget_counted();
+        assert_eq!(counted(), Some((0, 0)));
     }
 }

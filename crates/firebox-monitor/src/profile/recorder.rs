@@ -13,8 +13,9 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::set_global_default;
 use tracing::{Event, Metadata, Subscriber};
 
-use super::allocations::{counted, counting};
+use super::allocations::{counted, counting, forget_counted};
 use super::device::laid_over;
+use super::trace::Steps;
 use super::{DeviceKernel, DeviceTimer, Profile, ProfileConfig, STEP, Span};
 
 /// Spans that are kept at most: enough for thousands of steps, and not for all memory.
@@ -70,12 +71,19 @@ impl Profiler {
         let state = self.recorder.state();
         let steps = state.steps.saturating_sub(state.config.warmup).min(state.config.active);
         let mut spans = state.spans.clone();
+        let own = Steps::of(&spans);
+        let launched = state.kernels.iter().filter(|kernel| {
+            let moment = kernel.launched.saturating_duration_since(state.begun);
+            own.thread_at(1e6 * moment.as_secs_f64()).is_some()
+        });
+        let launched = launched.count() as u64;
         spans.extend(laid_over(&state.kernels, state.begun));
         let ran = || state.kernels.iter().map(|kernel| kernel.ran);
         Profile {
             steps,
             spans,
             left_out: state.left_out,
+            launched,
             unmeasured: ran().filter(Option::is_none).count() as u64,
             by_host: ran().flatten().filter(|ran| !ran.by_device).count() as u64,
             allocations: counted(),
@@ -156,6 +164,7 @@ impl Recorder {
             return self.over();
         }
         if self.recording.load(Ordering::Relaxed) {
+            counting(true);
             return;
         }
         let device = state.device.clone();
@@ -165,12 +174,15 @@ impl Recorder {
             device.begin();
         }
         self.state().begun = Instant::now();
+        forget_counted();
         counting(true);
         self.recording.store(true, Ordering::SeqCst);
     }
 
-    /// The span of a step ends: after the last one, recording ends with it.
+    /// The span of a step ends: what is taken until the next one is not counted, and after the last one, recording ends
+    /// with it.
     fn step_ended(&self) {
+        counting(false);
         let state = self.state();
         let ProfileConfig { warmup, active } = state.config;
         if state.steps >= warmup.saturating_add(active) {
@@ -270,6 +282,10 @@ impl Subscriber for Listening {
         let Some((name, fields)) = state.open.get(&id).cloned() else { return };
         if state.spans.len() >= MOST {
             state.left_out += 1;
+            drop(state);
+            if name == STEP {
+                self.0.step_ended();
+            }
             return;
         }
         let start_us = start.saturating_duration_since(state.begun).as_secs_f64() * 1e6;
@@ -302,11 +318,13 @@ impl Subscriber for Listening {
 
 #[cfg(test)]
 mod tests {
+    use std::alloc::{GlobalAlloc as _, Layout, System};
     use std::time::Duration;
 
     use tracing::info_span;
 
-    use super::super::Ran;
+    use super::super::allocations::ALONE;
+    use super::super::{Counted, Ran};
     use super::*;
 
     /// A device whose kernels take a millisecond each; each second one is not measured, and the first
@@ -343,29 +361,46 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
     }
 
+    fn take(bytes: usize) {
+        let (allocator, layout) = (Counted(System), Layout::from_size_align(bytes, 8).unwrap());
+        // SAFETY: the memory is given back with the layout that it was taken with.
+        unsafe {
+            let memory = allocator.alloc(layout);
+            allocator.dealloc(memory, layout);
+        }
+    }
+
     #[test]
     fn the_asked_for_steps_are_recorded_with_what_is_in_them() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let device = Arc::new(Device::default());
         let config = ProfileConfig { warmup: 2, active: 3 };
         let profiler = Profiler::start(config, Some(device.clone())).unwrap();
         let busy = Profiler::start(ProfileConfig::default(), None).unwrap_err();
         assert_eq!(busy, ProfileError::Busy);
         for number in 1..=8u64 {
-            let _step = info_span!("step", number).entered();
+            let step = info_span!("step", number).entered();
             info_span!("forward").in_scope(|| spin(4));
             device.launch(number);
             std::thread::scope(|scope| {
                 scope.spawn(|| info_span!("save").in_scope(|| spin(1)));
             });
             tracing::info_span!(target: "other", "not ours").in_scope(|| ());
+            take(64);
+            drop(step);
+            // As a validation between two steps.
+            device.launch(number);
+            take(1000);
         }
         let profile = profiler.profile();
         drop(profiler);
         assert_eq!((profile.steps, profile.left_out), (3, 0));
-        assert_eq!((profile.launches(), profile.unmeasured, profile.by_host), (3, 1, 1));
+        // Five kernels, of which two were launched between steps.
+        assert_eq!((profile.launches(), profile.unmeasured, profile.by_host), (3, 2, 2));
+        assert_eq!(profile.allocations, Some((3, 192)));
         let kernels: Vec<_> = profile.spans.iter().filter(|span| span.on_device).collect();
-        assert_eq!(kernels.iter().map(|span| &*span.name).collect::<Vec<_>>(), ["3", "5"]);
-        // The first of them begins with its launch, in the first profiled step and after its forward.
+        assert_eq!(kernels.iter().map(|span| &*span.name).collect::<Vec<_>>(), ["3", "3", "5"]);
+        // One of them begins with its launch, after the first profiled step's forward.
         assert!(kernels[0].start_us >= 4000.0, "{kernels:?}");
         assert_eq!(Arc::strong_count(&device), 1, "the device is let go of");
         let of = |name: &str| profile.spans.iter().filter(|s| s.name == name).collect::<Vec<_>>();

@@ -52,13 +52,33 @@ pub struct Profile {
     pub spans: Vec<Span>,
     /// Spans for which there was no room.
     pub left_out: u64,
+    /// Kernels that were launched on the device while a profiled step went on, whether it measured them or not.
+    pub launched: u64,
     /// Kernels that were launched on the device, but that it did not measure.
     pub unmeasured: u64,
     /// Kernels of the device that the host has timed, because the device could not.
     pub by_host: u64,
-    /// How often memory was taken, and how many bytes, by all threads together; `None` in a program
-    /// whose allocator is not [`Counted`](super::Counted).
+    /// How often memory was taken while a profiled step went on, and how many bytes, by all threads together; `None` in
+    /// a program whose allocator is not [`Counted`](super::Counted).
     pub allocations: Option<(u64, u64)>,
+}
+
+/// When the steps among some spans went on, in microseconds, one after the other, and in which thread each.
+pub(super) struct Steps(Vec<(u64, [f64; 2])>);
+
+impl Steps {
+    pub(super) fn of(spans: &[Span]) -> Self {
+        let steps = spans.iter().filter(|span| span.name == STEP);
+        let time = |span: &Span| [span.start_us, span.start_us + span.duration_us];
+        Self(steps.map(|span| (span.thread, time(span))).collect())
+    }
+
+    /// The thread of the one that went on at a moment in microseconds.
+    pub(super) fn thread_at(&self, moment_us: f64) -> Option<u64> {
+        let place = self.0.partition_point(|(_, [_, end])| *end <= moment_us);
+        let (thread, [start, _]) = self.0.get(place)?;
+        (*start <= moment_us).then_some(*thread)
+    }
 }
 
 /// Where a span was.
@@ -170,10 +190,16 @@ impl Profile {
         totals
     }
 
-    /// Kernels that the training loop launched.
+    /// Kernels that the training loop launched within its steps. Those of a validation between two steps are not among
+    /// them.
     pub fn launches(&self) -> usize {
-        let kernels = self.spans.iter().filter(|span| span.category() == "kernel").count();
-        kernels + usize::try_from(self.unmeasured).unwrap_or(usize::MAX)
+        let steps = Steps::of(&self.spans);
+        let is_own = |span: &&Span| {
+            let on_host = span.category() == "kernel" && !span.on_device;
+            on_host && steps.thread_at(span.start_us) == Some(span.thread)
+        };
+        let on_host = self.spans.iter().filter(is_own).count();
+        on_host + usize::try_from(self.launched).unwrap_or(usize::MAX)
     }
 
     /// Milliseconds in which the device ran at least one kernel; `None` if it measured none.
@@ -306,6 +332,31 @@ mod tests {
     }
 
     #[test]
+    fn kernels_of_a_step_are_those_that_its_loop_launched_within_it() {
+        let kernel = |thread, start_us| {
+            let fields = vec![("shape", "[4]".to_owned())];
+            Span { fields, ..span("linear", thread, start_us, 100.0) }
+        };
+        let spans = vec![
+            kernel(1, 0.0),
+            kernel(1, 900.0),
+            // Another thread's.
+            kernel(2, 500.0),
+            span("step", 1, 0.0, 1000.0),
+            // Of the validation.
+            kernel(1, 1000.0),
+            kernel(1, 1500.0),
+            span("validation", 1, 1000.0, 900.0),
+            // Of another training, in a thread of its own.
+            kernel(3, 2100.0),
+            span("step", 3, 2000.0, 1000.0),
+        ];
+        let profile = Profile { steps: 2, spans, launched: 5, ..Profile::default() };
+        assert_eq!(profile.launches(), 3 + 5);
+        assert_eq!(Profile::default().launches(), 0);
+    }
+
+    #[test]
     fn kernels_of_a_device_are_beside_the_loop_and_count_in_nothing_of_the_host() {
         let kernel = |thread, start_us, duration_us| Span {
             on_device: true,
@@ -315,8 +366,9 @@ mod tests {
         let host = profile.totals();
         // The second overlaps the first by 100 µs.
         profile.spans.extend([kernel(1, 1000.0, 400.0), kernel(2, 1300.0, 500.0)]);
-        profile.unmeasured = 3;
-        assert_eq!(profile.launches(), 2 + 3);
+        // Of five launches, one was within no step; when the device ran them says nothing of that.
+        profile.launched = 4;
+        assert_eq!(profile.launches(), 4);
         assert!((profile.device_busy_ms().unwrap() - 0.8).abs() < 1e-9);
         let totals = profile.totals();
         let (device, others): (Vec<_>, Vec<_>) =

@@ -40,7 +40,8 @@ impl Gauges {
         let whole = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
         let all = [
             (CPU, "threads", Some(sample.cpu_threads)),
-            (CPU_SHARE, "share", Some(sample.cpu_threads / threads)),
+            // Threads that wait for files or fill batches come on top of those that compute.
+            (CPU_SHARE, "share", Some((sample.cpu_threads / threads).min(1.0))),
             (OTHERS, "threads", sample.other_threads),
             ("resident memory of this process", "bytes", Some(sample.resident_bytes as f64)),
             (MEMORY_IN_USE, "bytes", Some(in_use as f64)),

@@ -63,6 +63,15 @@ fn means_are_over_time_and_peaks_of_training_are_its_own() {
 }
 
 #[test]
+fn threads_beside_those_that_compute_make_no_share_above_one() {
+    // Five and three of four threads.
+    let usage =
+        usage(&[started("train"), sample(1.0, 5.0, 0.0, None), sample(1.0, 3.0, 0.0, None)]);
+    assert_eq!(usage.training_peak(CPU_SHARE), Some(1.0));
+    assert_eq!(usage.utilisation(false).unwrap().share, 0.875);
+}
+
+#[test]
 fn classifiers_that_are_trained_after_their_encoder_count_as_training() {
     let finished = |stage: &str| Event::StageFinished {
         stage: stage.to_owned(),

@@ -22,11 +22,11 @@ const LOGARITHMIC: f64 = 10.0;
 const TRAINING: Color = Color::Cyan;
 const VALIDATION: Color = Color::Yellow;
 
-/// Draws the whole screen. `status` is how the run is; `said` is what the last key did.
-pub(crate) fn draw(frame: &mut Frame<'_>, live: &Live, status: &str, said: &str) {
+/// Draws the whole screen. `status` is how the run is; `said` is what the last key did, or none where there are no keys.
+pub(crate) fn draw(frame: &mut Frame<'_>, live: &Live, status: &str, said: Option<&str>) {
     // How the run is comes first where there is little room.
     let height = frame.area().height;
-    let (head, foot) = (HEAD.min(height), u16::from(height > HEAD));
+    let (head, foot) = (HEAD.min(height), u16::from(said.is_some() && height > HEAD));
     let [head, body, foot] = [head, height - head - foot, foot].map(Constraint::Length);
     let [head, body, foot] = Layout::vertical([head, body, foot]).areas(frame.area());
     // A status that the first line has no room for, such as why a run failed, is told below as a whole.
@@ -65,6 +65,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, live: &Live, status: &str, said: &str)
         draw_machine(frame, machine, live);
         draw_messages(frame, messages, live, told);
     }
+    let Some(said) = said else { return };
     let keys = " p pause/go on   s save now   e stop after epoch   q leave";
     let foot_line = if said.is_empty() { Line::from(keys) } else { Line::from(format!(" {said}")) };
     frame.render_widget(foot_line.style(Style::new().add_modifier(Modifier::REVERSED)), foot);
@@ -407,7 +408,7 @@ mod tests {
     fn screen(live: &Live, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let status = live.status(2000, Alive::Yes);
-        terminal.draw(|frame| draw(frame, live, &status, "")).unwrap();
+        terminal.draw(|frame| draw(frame, live, &status, Some(""))).unwrap();
         terminal.backend().to_string()
     }
 

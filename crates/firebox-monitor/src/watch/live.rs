@@ -10,7 +10,8 @@ use serde::Deserialize;
 
 /// Steps that rates are averaged over.
 const RECENT: usize = 32;
-/// Time that the rate of progress is measured over, milliseconds.
+/// Time that the rate of progress is measured over, milliseconds, or that between the last two that were told, if it is
+/// longer.
 const WINDOW: u64 = 60_000;
 /// Samples of the machine that are kept for the line of how busy it was.
 const HISTORY: usize = 240;
@@ -182,7 +183,9 @@ impl Live {
                     self.stretch.clear();
                 }
                 self.stretch.push_back((time, done));
-                while self.stretch.front().is_some_and(|first| first.0 + WINDOW < time) {
+                let is_old = |first: &(u64, u64)| first.0 + WINDOW < time;
+                // One alone tells no rate.
+                while self.stretch.len() > 2 && self.stretch.front().is_some_and(is_old) {
                     self.stretch.pop_front();
                 }
                 self.progress = Some(now);
@@ -337,7 +340,8 @@ impl Live {
         some.then(|| (milliseconds / steps, waiting / steps, samples as f64 / milliseconds * 1e3))
     }
 
-    /// Seconds until the stage is done, at the rate of the last minute.
+    /// Seconds until the stage is done, at the rate of the last minute, or of what was told last where that took
+    /// longer.
     pub(crate) fn seconds_left(&self) -> Option<f64> {
         let (first, last) = (self.stretch.front()?, self.stretch.back()?);
         // Clocks are put back.
@@ -443,6 +447,20 @@ mod tests {
         let longer = [(21_000, 60, 200, "steps"), (31_000, 70, 200, "steps")];
         assert_eq!(left(&[first, longer].concat()), Some(130.0));
         assert_eq!(left(&[&first[..], &slower[..1]].concat()), None);
+    }
+
+    #[test]
+    fn steps_of_more_than_a_minute_have_a_rate_too() {
+        let mut live = Live::default();
+        let mut left = vec![];
+        // The second takes 140 s, the fourth 50 s.
+        for (time, done) in [(1_000, 0), (71_000, 1), (211_000, 2), (281_000, 3), (331_000, 4)] {
+            live.line(&line(time, &progress(done)));
+            left.push(live.seconds_left());
+        }
+        let expected = [None, Some(99.0 * 70.0), Some(98.0 * 140.0), Some(97.0 * 70.0)];
+        assert_eq!(left[..4], expected);
+        assert_eq!(left[4], Some(96.0 * 50.0));
     }
 
     #[test]

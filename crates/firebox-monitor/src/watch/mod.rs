@@ -141,7 +141,7 @@ pub fn watch_once(folder: &Path, [width, height]: [u16; 2]) -> Result<String, Wa
     let size = TestBackend::new(width.max(1), height.max(1));
     let Ok(mut terminal) = Terminal::new(size);
     let status = watched.status_now();
-    let Ok(_) = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, ""));
+    let Ok(_) = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, None));
     let buffer = terminal.backend().buffer();
     let rows: Vec<String> =
         buffer.content().chunks(usize::from(width.max(1))).map(text_of).collect();
@@ -188,8 +188,9 @@ pub fn watch(folder: &Path, stop: &AtomicBool) -> Result<(), WatchError> {
             said.clear();
         }
         let status = watched.status();
-        let is_drawn =
-            terminal.draw(|frame| draw::draw(frame, &watched.live, &status, &said)).is_ok();
+        let is_drawn = terminal
+            .draw(|frame| draw::draw(frame, &watched.live, &status, Some(said.as_str())))
+            .is_ok();
         if !is_drawn {
             // The terminal was closed. Dropping it would say so, in it, and panic.
             std::mem::forget(terminal);
@@ -277,8 +278,9 @@ mod tests {
             r#"{"time":1,"event":"run-started","run":"r-1","device":"cpu","resumed_at_step":null}"#;
         std::fs::write(folder.path().join("events.jsonl"), format!("{line}\n")).unwrap();
         let text = watch_once(folder.path(), [80, 24]).unwrap();
-        assert_eq!(text.lines().count(), 24);
+        assert_eq!(text.split('\n').count(), 24);
         assert!(text.starts_with(" r-1 no news for"), "{text}");
+        assert!(!text.contains("q leave"), "there are no keys in a text: {text}");
         let wide = line.replace("r-1", "数据-1");
         std::fs::write(folder.path().join("events.jsonl"), format!("{wide}\n")).unwrap();
         let text = watch_once(folder.path(), [80, 24]).unwrap();
