@@ -179,6 +179,9 @@ pub enum CacheError {
         #[source]
         source: Damage,
     },
+    /// Samples that are not what was said of them.
+    #[error("{0}")]
+    Declared(String),
     /// A value of a sample that the storage type cannot hold.
     #[error(
         "sample {sample}, step {step}, channel {channel}: {value} cannot be stored as {storage}; correct the array, or store the samples in a wider type"

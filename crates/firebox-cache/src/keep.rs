@@ -11,7 +11,7 @@ use firebox_core::Key;
 
 use crate::error::{CacheError, Damage};
 use crate::files::{self, FileRecord, check_file, temporary};
-use crate::manifest::{self, AnyManifest, Manifest};
+use crate::manifest::{self, AnyManifest, Manifest, checksum_without};
 use crate::remote;
 use crate::store::{AUGMENTED, REMOTE, SERIES, Store, TOKENS};
 use crate::{aside, lock};
@@ -296,8 +296,12 @@ fn recorded(stored: &Stored) -> Result<Vec<FileRecord>, Damage> {
         return Err(damage);
     }
     let text = fs::read(stored.path.join(manifest::NAME)).map_err(Damage::Unreadable)?;
-    let AnyManifest { files, blake3 } = serde_json::from_slice(&text)
+    let AnyManifest { files, blake3, checksum } = serde_json::from_slice(&text)
         .map_err(|error| Damage::Content(format!("the manifest is broken: {error}")))?;
+    let states_own = stored.bucket == SERIES && !checksum.is_empty();
+    if states_own && checksum_without(&text, &checksum) != checksum {
+        return Err(Damage::Checksum);
+    }
     let Some(blake3) = blake3.filter(|_| files.is_empty()) else { return Ok(files) };
     // One checksum for the only file; its size is not stated.
     let only = only_file(stored.bucket, &stored.path)?;

@@ -91,6 +91,7 @@ pub use files::FileRecord;
 pub use guard::MappedFile;
 pub use hint::{ahead, fetch, large_pages};
 pub use keep::{Leftover, Listing, Pruned, Stored, Verified};
+pub use manifest::checksum_without;
 pub use parameters::{ParameterError, check_parameters};
 pub use price::{Bars, PriceScale};
 pub use recipe::{Drawn, Recipe};

@@ -90,6 +90,12 @@ impl Manifest {
     }
 }
 
+/// The checksum of the text of a manifest that states one in itself: BLAKE3 of the text without the one that is stated.
+pub fn checksum_without(text: &[u8], stated: &str) -> String {
+    let bare = String::from_utf8_lossy(text).replacen(stated, "", 1);
+    blake3::hash(bare.as_bytes()).to_hex().to_string()
+}
+
 /// What the manifests of all buckets have in common, whoever wrote them: the checksum of each file,
 /// or that of the only one.
 #[derive(Debug, Deserialize)]
@@ -98,4 +104,8 @@ pub(crate) struct AnyManifest {
     pub(crate) files: Vec<FileRecord>,
     #[serde(default)]
     pub(crate) blake3: Option<String>,
+    /// Of the manifest itself. What it is of is each bucket's own: of series, see [`checksum_without`]; empty in those
+    /// that were stored before it was kept.
+    #[serde(default)]
+    pub(crate) checksum: String,
 }

@@ -5,6 +5,7 @@
 //! manifest last. A folder that was left half-made is gone on with: each shard that is there with its
 //! receipt, made from the same inputs, is kept. Where the values come from is the caller's matter.
 
+use std::collections::HashSet;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -130,6 +131,38 @@ struct Receipt {
 }
 
 impl SampleSpec {
+    /// Refuses names, steps and labels that cannot be those of the samples, before anything is made of them.
+    fn check(&self) -> Result<(), CacheError> {
+        let refuse = |message| Err(CacheError::Declared(message));
+        let (names, samples) = (self.names.len(), self.samples.len());
+        if names != 0 && names != samples {
+            let [names, samples] = [(names, "name"), (samples, "sample")]
+                .map(|(number, noun)| count(number as u64, noun));
+            return refuse(format!("{samples} have {names}; give one for each, or none"));
+        }
+        let mut known = HashSet::new();
+        if let Some(twice) = self.names.iter().find(|name| !known.insert(name.as_str())) {
+            return refuse(format!(
+                "two samples are called `{twice}`; name each of them otherwise"
+            ));
+        }
+        let ([longest, _], classes) = (self.shape, self.classes.len());
+        for (sample, (steps, label)) in self.samples.iter().enumerate() {
+            if *steps as usize > longest {
+                return refuse(format!(
+                    "sample {sample} has {steps} steps, and the longest was said to have {longest}"
+                ));
+            }
+            if let Some(label) = label.filter(|label| *label as usize >= classes) {
+                let classes = count(classes as u64, "class name");
+                return refuse(format!(
+                    "sample {sample} has the label {label}, which is none of {classes}, from 0"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// How shards hold the samples: without padding where not all are of one length.
     fn layout(&self) -> Layout {
         let [longest, _] = self.shape;
@@ -185,8 +218,9 @@ impl Samples {
     ///
     /// # Errors
     ///
-    /// What `read` returns; when the folder belongs to other inputs; when a value does not fit the
-    /// storage; when the disk or memory is refused. What was finished before stays and is used the next time.
+    /// Before anything is written, when names, steps or labels cannot be those of the samples; what `read` returns, and
+    /// when it gives more or fewer values than were declared; when the folder belongs to other inputs; when a value does
+    /// not fit the storage; when the disk or memory is refused. What was finished before stays and is used the next time.
     pub fn write<E>(
         folder: &Path,
         spec: &SampleSpec,
@@ -196,6 +230,7 @@ impl Samples {
     where
         E: From<CacheError> + Send,
     {
+        spec.check()?;
         fs::create_dir_all(folder).map_err(CacheError::io("create the folder", folder))?;
         let _lock = lock::exclusive(&folder.join(".lock"), &AtomicBool::new(false), || {
             let message = format!("waiting for another program that writes {}", folder.display());
@@ -601,7 +636,14 @@ impl<'a> Making<'a> {
             let width = if layout.is_packed { valid } else { layout.width() };
             let (out, rest) = left.split_at_mut(width);
             left = rest;
-            assert_eq!(scratch.len(), valid, "sample {sample} has the steps that were declared");
+            if scratch.len() != valid {
+                let found = count(scratch.len() as u64, "value");
+                let message = format!(
+                    "sample {sample} was read with {found}, and {valid} were declared: those of its valid steps, of \
+                     {channels} channels each"
+                );
+                return Err(CacheError::Declared(message).into());
+            }
             let stored = T::store(&scratch, &mut out[..valid]);
             stored.map_err(|at| CacheError::Value {
                 sample,

@@ -306,10 +306,50 @@ fn names_come_back_and_an_older_folder_gets_them_when_it_is_converted_again() {
     let name = |index| opened.name(index).map(str::to_owned);
     assert_eq!([name(0), name(32)], [0, 32].map(|index| Some(format!("folder/{index}"))));
     assert_eq!(name(33), None);
-    let few = SampleSpec { names: vec!["folder/0".to_owned()], ..named };
-    let error = Samples::write(folder.path(), &few, &Silent, read).unwrap_err();
-    let said = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!(said, "the manifest has 1 name for 33 samples");
+}
+
+#[test]
+fn what_cannot_be_of_the_samples_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("samples");
+    let right = spec(3, Storage::F32);
+    let refused = |wrong: SampleSpec, expected: &str| {
+        let error = Samples::write(&to, &wrong, &Silent, read).unwrap_err();
+        assert!(matches!(error, CacheError::Declared(_)), "{error}");
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert!(!to.exists());
+    };
+    let named = |names: &[&str]| SampleSpec {
+        names: names.iter().map(|name| (*name).to_owned()).collect(),
+        ..right.clone()
+    };
+    let with = |last| SampleSpec { samples: vec![(1, None), (2, Some(1)), last], ..right.clone() };
+    refused(named(&["a"]), "3 samples have 1 name; give one for each");
+    refused(named(&["a", "b", "a"]), "two samples are called `a`");
+    refused(with((10, None)), "sample 2 has 10 steps, and the longest was said to have 9");
+    refused(with((3, Some(2))), "sample 2 has the label 2, which is none of 2 class names");
+    assert_eq!(Samples::write(&to, &named(&["a", "b", "c"]), &Silent, read).unwrap().len(), 3);
+}
+
+#[test]
+fn values_that_are_more_or_fewer_than_were_declared_are_an_error() {
+    for (more, said) in [(false, "8 values"), (true, "10 values")] {
+        let folder = tempfile::tempdir().unwrap();
+        let other = |sample: usize, out: &mut Vec<f32>| {
+            read(sample, out)?;
+            match (sample, more) {
+                (2, true) => out.push(1.0),
+                (2, false) => drop(out.pop()),
+                _ => {}
+            }
+            Ok::<(), CacheError>(())
+        };
+        let error = Samples::write(folder.path(), &spec(5, Storage::F32), &Silent, other);
+        let found = error.unwrap_err().to_string();
+        let expected = format!("sample 2 was read with {said}, and 9 were declared");
+        assert!(found.starts_with(&expected), "{found}");
+        assert!(Samples::open(folder.path(), false).is_err(), "it has no manifest");
+    }
 }
 
 #[test]

@@ -388,6 +388,12 @@ fn results_of_other_buckets_are_verified_and_held() {
     let listed = format!(r#"{{"name": "values.npy", "bytes": 6, "blake3": "{hash}"}}"#);
     assert!(damage(format!(r#"{{"files": [{listed}]}}"#)).is_empty());
     assert!(damage(r#"{"blake3": "00"}"#.to_owned())[0].contains("checksum"));
+    // With a checksum of its own text, which is stated within it.
+    let stating = |own: &str| format!(r#"{{"files": [{listed}], "rows": 6, "checksum": "{own}"}}"#);
+    let own = blake3::hash(stating("").as_bytes()).to_hex().to_string();
+    assert!(damage(stating(&own)).is_empty());
+    let said = damage(stating(&own).replace("\"rows\": 6", "\"rows\": 7"));
+    assert!(said.len() == 1 && said[0].contains("checksum"), "{said:?}");
     assert!(damage("{".to_owned())[0].contains("the manifest is broken"));
     let held = store.hold(SERIES, key).unwrap();
     assert_eq!(store.prune(0).unwrap().kept_in_use.len(), 1);

@@ -51,6 +51,9 @@ pub enum LoadError {
          nothing is uploaded; leave it out"
     )]
     Pin,
+    /// Masking that cannot be.
+    #[error(transparent)]
+    Masking(#[from] crate::MaskingError),
     /// Nothing to load.
     #[error("the source has no sample")]
     Empty,

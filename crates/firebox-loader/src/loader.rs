@@ -90,9 +90,15 @@ impl TrainLoader {
     }
 
     /// The same batches with steps and channels hidden: drawn for each sample and epoch from the
-    /// `"masking"` stream of the seed.
-    pub fn with_masking(self, masking: Masking) -> Self {
-        Self { masking, ..self }
+    /// `"masking"` stream of the seed. Whether stretches fit the steps of a sample is not looked at: see
+    /// [`Masking::validate_for`].
+    ///
+    /// # Errors
+    ///
+    /// When a share is out of range, or stretches of steps have no length.
+    pub fn with_masking(self, masking: Masking) -> Result<Self, LoadError> {
+        masking.validate()?;
+        Ok(Self { masking, ..self })
     }
 
     /// The same loader with the first batch of the first epoch at every position, read now: for finding out

@@ -123,6 +123,10 @@ impl Masking {
     ///
     /// - `inputs`, output: `[batch, time, channel]`
     /// - `lengths`, `indices`: `[batch]`
+    ///
+    /// # Panics
+    ///
+    /// When `longest` is above 1, which [`validate`](Self::validate) refuses, or a length above the steps of `inputs`.
     pub fn apply(
         &self,
         inputs: Tensor<3>,

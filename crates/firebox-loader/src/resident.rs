@@ -76,7 +76,7 @@ impl HeldOutResident {
     ///
     /// # Errors
     ///
-    /// When a sample cannot be read, or the source varies from epoch to epoch.
+    /// When there is no sample, one cannot be read, or the source varies from epoch to epoch.
     pub fn upload(source: &dyn Source, device: &Device) -> Result<Self, LoadError> {
         let (about, values) = upload_all(source, device, None)?;
         Ok(Self { set: TrainResident::of(Held { about, values, fresh: None }) })
@@ -102,7 +102,7 @@ impl TrainResident {
     ///
     /// # Errors
     ///
-    /// When a sample cannot be read, or the source varies from epoch to epoch in another way.
+    /// When there is no sample, one cannot be read, or the source varies from epoch to epoch in another way.
     pub fn upload(source: &dyn TrainSource, device: &Device) -> Result<Self, LoadError> {
         match source.fresh().filter(|_| source.varies()) {
             None => {
@@ -248,6 +248,9 @@ fn upload_all(
     device: &Device,
     mut look: Option<&mut Look<'_>>,
 ) -> Result<(About, Values), LoadError> {
+    if source.is_empty() {
+        return Err(LoadError::Empty);
+    }
     let [time, channel] = source.shape();
     let (mut parts, mut first, mut row, is_shown) = (Vec::new(), 0, 0, look.is_some());
     let mut upload = |values: &mut Vec<f32>, rows, width| {

@@ -573,7 +573,7 @@ fn whoever_waits_for_groups_fills_batches_too_and_gets_the_same() {
 fn one_batch_can_be_had_at_every_position() {
     let masking = Masking { channels: 0.3, ..Masking::default() };
     for config in orders() {
-        let loader = loader(Ragged(203), config).with_masking(masking);
+        let loader = loader(Ragged(203), config).with_masking(masking).unwrap();
         let all = epochs(&loader);
         let same = epochs(&loader.repeating_the_first().unwrap());
         assert_eq!(same.len(), all.len());
@@ -834,13 +834,32 @@ fn a_device_draws_the_versions_that_threads_draw_and_resumes_at_every_batch() {
 }
 
 #[test]
+fn no_sample_is_an_error_on_a_device_too() {
+    let device = Device::default();
+    let held_out = HeldOutResident::upload(&Ragged(0), &device).map(drop);
+    let train = TrainResident::upload(&Ragged(0), &device).map(drop);
+    for uploaded in [held_out, train] {
+        assert!(matches!(uploaded, Err(LoadError::Empty)), "{uploaded:?}");
+    }
+}
+
+#[test]
+fn masking_that_cannot_be_is_refused_before_there_is_a_batch() {
+    // Meant as steps.
+    let masking = Masking { time_masks: 2, longest: 4.0, channels: 0.0 };
+    let refused = loader(Ragged(203), config()).with_masking(masking).map(drop);
+    let said = refused.unwrap_err().to_string();
+    assert_eq!(said, "`masking.longest` is 4; it must be from 0 to 1");
+}
+
+#[test]
 fn masking_is_part_of_the_batch_wherever_it_comes_from() {
     let masking = Masking { time_masks: 1, longest: 0.5, channels: 0.3 };
     let plain = epochs(&loader(Ragged(203), config()));
-    let masked = epochs(&loader(Ragged(203), config()).with_masking(masking));
+    let masked = epochs(&loader(Ragged(203), config()).with_masking(masking).unwrap());
     let set = TrainResident::upload(&Ragged(203), &Device::default()).unwrap();
     let resident = TrainLoader::resident(set, config(), Device::default()).unwrap();
-    assert_eq!(epochs(&resident.with_masking(masking)), masked);
+    assert_eq!(epochs(&resident.with_masking(masking).unwrap()), masked);
     let mut hidden = 0;
     for (plain, masked) in plain.iter().zip(&masked) {
         assert_eq!(plain.4, masked.4);

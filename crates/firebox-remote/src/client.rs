@@ -486,7 +486,7 @@ pub(crate) fn failed(
         error if lists_with(&error, &["404"]) => RemoteError::NotFound { url },
         error if has_no_length(&error) => RemoteError::NoLength { url, local },
         error if timed_out(&error) => {
-            let (timeout, tries) = (config.timeout, config.retries + 1);
+            let (timeout, tries) = (config.timeout, config.retries.saturating_add(1));
             RemoteError::TimedOut { url, timeout, tries, local, source: Box::new(error) }
         }
         error => RemoteError::Failed { url, local, source: Box::new(error) },

@@ -1,5 +1,7 @@
 //! The client of each service, with keys from the environment.
 
+use std::time::Duration;
+
 use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
@@ -20,6 +22,12 @@ pub(crate) fn client(config: &RemoteConfig) -> ClientOptions {
         .with_allow_http(true)
 }
 
+/// Time for all tries of a request.
+fn patience(config: &RemoteConfig) -> Duration {
+    let tries = u32::try_from(config.retries).unwrap_or(u32::MAX).saturating_add(1);
+    config.timeout.saturating_mul(tries)
+}
+
 /// The store of an address, with keys from the environment.
 pub(crate) fn store(
     address: &Address,
@@ -28,7 +36,7 @@ pub(crate) fn store(
 ) -> Result<Box<dyn ObjectStore>, RemoteError> {
     let retry = RetryConfig {
         max_retries: config.retries,
-        retry_timeout: config.timeout * (config.retries as u32 + 1),
+        retry_timeout: patience(config),
         ..RetryConfig::default()
     };
     let root = address.root.as_str();
@@ -80,4 +88,22 @@ fn refuse_endpoint(address: &Address) -> Result<(), RemoteError> {
         "the server in AWS_ENDPOINT_URL is no address such as http://host:9000",
     );
     Err(RemoteError::Url { url, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_and_no_number_of_tries_is_too_large() {
+        let of = |timeout: Duration, retries: usize| {
+            patience(&RemoteConfig { timeout, retries, ..RemoteConfig::default() })
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(of(30 * second, 4), 150 * second);
+        assert_eq!(of(second, 0), second);
+        assert_eq!(of(Duration::MAX, 4), Duration::MAX);
+        // As a whole number of 32 bits it had become 0.
+        assert_eq!(of(second, usize::MAX), Duration::from_secs(4_294_967_295));
+    }
 }

@@ -1,7 +1,7 @@
 //! The objective of classifiers: cross-entropy or focal loss, with weights of classes and mixed
 //! windows.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 use firebox_kernels::{CrossEntropy, LossError, cross_entropy};
 use firebox_loader::Batch;
 use firebox_models::{Classify, Loss};
@@ -89,6 +89,10 @@ impl ClassWeights {
 }
 
 /// Classification of windows by a model that is [`Classify`]. Windows without a label are passed over.
+///
+/// # Panics
+/// Its loss panics where a label is no class of the model, the model has another number of classes than there are weights,
+/// a weight is negative or not finite, or [`ClassLoss::validate`] refuses the loss.
 #[derive(Clone, Debug)]
 pub struct Classification {
     loss: ClassLoss,
@@ -158,15 +162,8 @@ impl<M: Classify> Objective<M> for Classification {
                 self.mean(logits, &targets, &shares, true)
             }
         };
-        // Labels of another data set than the model's classes: the loop ends a run whose loss is not
-        // finite, and says so.
-        loss.unwrap_or_else(|_| Loss {
-            value: Tensor::from_data(
-                TensorData::new(vec![f32::NAN], [1]),
-                &batch.inputs.device().without_autodiff(),
-            ),
-            weight: 1.0,
-            parts: vec![],
+        loss.unwrap_or_else(|error| {
+            panic!("labels, weights or the loss do not fit the model: {error}")
         })
     }
 }
@@ -178,7 +175,7 @@ const MIXED: u64 = u64::MAX;
 mod tests {
     use std::time::Duration;
 
-    use burn::tensor::Device;
+    use burn::tensor::{Device, TensorData};
     use firebox_core::Stream;
     use firebox_loader::Position;
     use firebox_models::{Classifier, ClassifierConfig, RecurrentConfig, RecurrentEncoder};
@@ -257,8 +254,22 @@ mod tests {
         let mut some = four;
         some.labels[1] = None;
         assert_eq!(value(&of(Mix::None), &some, None).1, 3.0);
-        some.labels[0] = Some(7);
-        assert!(value(&of(Mix::None), &some, None).0.is_nan(), "no class of the model");
+    }
+
+    #[test]
+    #[should_panic(expected = "the target of row 1 is 7, and there are 3 classes")]
+    fn a_label_that_is_no_class_says_so() {
+        let objective = Classification::new(ClassLoss::default(), vec![1.0; 3], Mix::None);
+        value(&objective, &batch(vec![Some(0), Some(7)]), Some(Stream::new(1, "d")));
+    }
+
+    #[test]
+    #[should_panic(
+        expected = "labels, weights or the loss do not fit the model: 4 class weights were given"
+    )]
+    fn weights_of_other_classes_say_so() {
+        let objective = Classification::new(ClassLoss::default(), vec![1.0; 4], Mix::None);
+        value(&objective, &batch(vec![Some(0), Some(2)]), Some(Stream::new(1, "d")));
     }
 
     #[test]

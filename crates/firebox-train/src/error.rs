@@ -210,15 +210,24 @@ pub enum TrainError {
         /// Its type.
         found: String,
     },
-    /// The loss of a batch that is not one number.
+    /// The loss of a batch, or a part of it, that is not one number.
     #[error(
         "{what} has {numbers} numbers, and must have one; give the mean of them (`Tensor::mean`), and their weight beside it"
     )]
     Loss {
-        /// That of training or of validation.
+        /// That of training or of validation, or a part of it.
         what: String,
         /// Numbers that were found.
         numbers: usize,
+    },
+    /// A loss without a gradient.
+    #[error(
+        "the loss of step {step} reaches no parameter that is trained; compute it from the model's own parameters and \
+         outputs, undetached, and leave some parameter to want a gradient (not `no_grad`, nor frozen by `train.groups`)"
+    )]
+    Unreached {
+        /// The step, from 1.
+        step: u64,
     },
     /// Two parameters of a model that have one name in its files, where `gamma` and `beta` of a norm are `weight` and
     /// `bias`.

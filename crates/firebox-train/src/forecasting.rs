@@ -98,6 +98,10 @@ fn counted(targets: &mut [f32]) -> Option<Vec<f32>> {
 }
 
 /// Forecasts of several outputs from windows and static features.
+///
+/// # Panics
+/// Its loss panics where the model has another number of outputs or static features, or a batch has a sample that is none of
+/// its part's.
 #[derive(Clone, Debug)]
 pub struct Forecasting {
     train: Arc<ForecastSamples>,
@@ -144,6 +148,8 @@ impl Objective<StackedLstm> for Forecasting {
         let device = inputs.device().without_autodiff();
         let statics = samples.statics_of(indices, self.statics, &device);
         let forecast = model.forecast(inputs, Some(lengths), statics, streams.dropout);
+        let [_, outputs] = forecast.dims();
+        assert_eq!(outputs, self.outputs, "the model has as many outputs as the objective");
         let mut targets = rows(&samples.targets, self.outputs, indices);
         let counted = counted(&mut targets);
         let weight = match &counted {
@@ -182,7 +188,7 @@ fn mean(loss: Result<MeanLoss, LossError>) -> Tensor<1> {
     match loss {
         Ok(loss) => loss.value,
         Err(error) => {
-            unreachable!("weights are one for each target, and the settings were checked: {error}")
+            unreachable!("there is a target of each output, and the settings were checked: {error}")
         }
     }
 }
@@ -206,6 +212,29 @@ mod tests {
     fn samples(of: f32) -> ForecastSamples {
         let numbers = |count: usize| (0..count).map(|at| of * (at as f32 - 4.0)).collect();
         ForecastSamples { statics: numbers(3), targets: numbers(6) }
+    }
+
+    #[test]
+    #[should_panic(expected = "the model has as many outputs as the objective")]
+    fn a_model_of_other_outputs_says_so() {
+        let device = Device::default();
+        let config = StackedLstmConfig { hidden_1: 3, hidden_2: 0, dense: 4, dropout: 0.0 };
+        let model = config.init(Stream::new(1, "weights"), 1, 1, 3, &device).unwrap();
+        let batch = Batch {
+            inputs: Tensor::from_data([[[0.5f32], [1.0]], [[-1.0], [0.2]]], &device),
+            lengths: vec![2, 2],
+            labels: vec![None; 2],
+            indices: vec![2, 0],
+            next: Position::START,
+            wait: Duration::ZERO,
+            upload: Duration::ZERO,
+            handed: Duration::ZERO,
+            fill: Duration::ZERO,
+        };
+        let both = [samples(1.0), samples(-0.5)].map(Arc::new);
+        let objective = Forecasting::new(both, 1, 2, ForecastLoss::Mse).unwrap();
+        let streams = Streams { samples: Stream::new(3, "samples"), dropout: None };
+        objective.loss(&model, &batch, streams);
     }
 
     #[test]

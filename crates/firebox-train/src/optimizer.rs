@@ -57,7 +57,7 @@ impl OptimizerState {
     /// The optimizer of `config` for the parameters of `model`, with moments of zero.
     ///
     /// # Errors
-    /// If a group or a layer of the configuration names no parameter, or nothing is left to train.
+    /// If a group or a layer of the configuration names no parameter, or groups leave nothing to train.
     pub fn new<M: Module>(model: &M, config: &TrainConfig) -> Result<Self, GroupError> {
         struct Visitor(Vec<bool>);
         impl ModuleVisitor for Visitor {

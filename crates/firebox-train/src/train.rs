@@ -49,8 +49,9 @@ use crate::{FixedScale, TrainError};
 ///
 /// # Errors
 /// If a setting cannot be, data cannot be read, a checkpoint or the history cannot be written, the
-/// run belongs to something else or to another process, or the loss is not finite and the
-/// configuration says to stop. No error is followed by a result.
+/// run belongs to something else or to another process, the loss or a part of it is not one f32, or reaches no
+/// parameter that is trained, or the loss is not finite and the configuration says to stop. No error is followed
+/// by a result.
 pub fn train<M, O>(
     model: M,
     objective: &O,
@@ -409,9 +410,12 @@ impl<M: Module> Session<'_, M> {
                 let dropout = if parts > 1 { dropout.substream(part as u64) } else { dropout };
                 let streams = Streams { samples: masks, dropout: Some(dropout) };
                 let forward = info_span!("forward", samples = batch.indices.len() as u64);
-                let Loss { value, weight, parts } =
-                    forward.in_scope(|| objective.loss(&self.model, &batch, streams));
-                check_loss("the loss", &value)?;
+                let loss = forward.in_scope(|| objective.loss(&self.model, &batch, streams));
+                check_loss("the loss", &loss)?;
+                let Loss { value, weight, parts } = loss;
+                if weight > 0.0 && !value.is_tracked() {
+                    return Err(TrainError::Unreached { step: self.state.step + 1 });
+                }
                 let plain = value.clone().detach().inner();
                 // A batch with nothing to learn from has no gradient.
                 if weight > 0.0 {
@@ -673,7 +677,7 @@ impl<M: Module> Session<'_, M> {
                     self.begin(work, step, parts, &batch);
                     let loss = objective.loss(model, &batch, Streams { samples, dropout: None });
                     let weight = loss.weight;
-                    check_loss("the validation loss", &loss.value)?;
+                    check_loss("the validation loss", &loss)?;
                     losses.push((read(&[loss], weight, &Gradients::default())?.loss, weight));
                 }
                 Ok(())
@@ -760,12 +764,14 @@ impl<M: Module> Session<'_, M> {
         let (requests, step) = (self.run.requests, self.state.step);
         let listener = self.run.listener;
         let tell = |request| listener.on(&Event::Asked { request, step });
-        if requests.take_stop_after_epoch() {
-            self.ends_with_epoch = true;
-            tell(Request::StopAfterEpoch);
-        }
         let mut paused: Option<Instant> = None;
         loop {
+            // Looked at first: what ends a pause is then heard before the run goes on.
+            let stands = requests.is_paused() && !self.run.stop.load(Ordering::Relaxed);
+            if requests.take_stop_after_epoch() {
+                self.ends_with_epoch = true;
+                tell(Request::StopAfterEpoch);
+            }
             if requests.take_save() {
                 tell(Request::Save);
                 // As after an interruption: a rollback goes back to the same steps, asked or not.
@@ -773,7 +779,7 @@ impl<M: Module> Session<'_, M> {
                     self.save(saver, Kind::Interrupt, None)?;
                 }
             }
-            if !requests.is_paused() || self.run.stop.load(Ordering::Relaxed) {
+            if !stands {
                 break;
             }
             paused.get_or_insert_with(|| {

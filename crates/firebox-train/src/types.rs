@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor};
 use firebox_loader::Batch;
-use firebox_models::{Layout, layouts};
+use firebox_models::{Layout, Loss, layouts};
 
 use crate::TrainError;
 use crate::gradients::Gradients;
@@ -21,12 +21,18 @@ pub(crate) fn check_type(what: &str, found: DType) -> Result<(), TrainError> {
     }
 }
 
-/// The loss of a batch is one number: of several, the first would be written down, and the sum of all learnt from.
-pub(crate) fn check_loss(what: &str, value: &Tensor<1>) -> Result<(), TrainError> {
-    match value.dims() {
-        [1] => check_type(what, value.dtype()),
-        [numbers] => Err(TrainError::Loss { what: what.to_owned(), numbers }),
-    }
+/// The loss of a batch is one number, and so is each part: of several, the first would be written down, the sum of all
+/// learnt from, and what is left of a part be read as something else.
+pub(crate) fn check_loss(what: &str, loss: &Loss) -> Result<(), TrainError> {
+    let number = |value: &Tensor<1>, what: &dyn Fn() -> String| match (value.dims(), value.dtype())
+    {
+        ([1], DType::F32) => Ok(()),
+        ([1], found) => check_type(&what(), found),
+        ([numbers], _) => Err(TrainError::Loss { what: what(), numbers }),
+    };
+    number(&loss.value, &|| what.to_owned())?;
+    let mut parts = loss.parts.iter();
+    parts.try_for_each(|(name, part)| number(part, &|| format!("the part `{name}` of {what}")))
 }
 
 /// Master weights are f32, and each has a name of its own, by which checkpoints keep it.
@@ -83,14 +89,27 @@ mod tests {
 
     #[test]
     fn a_loss_is_one_number() {
-        let of = |numbers| check_loss("the loss", &Tensor::<1>::zeros([numbers], &Device::flex()));
+        let zeros = |numbers: usize| Tensor::<1>::zeros([numbers], &Device::flex());
+        let plain = |value| Loss { value, weight: 1.0, parts: vec![] };
+        let of = |numbers| check_loss("the loss", &plain(zeros(numbers)));
         of(1).unwrap();
         for numbers in [0, 8] {
             let said = of(numbers).unwrap_err().to_string();
             assert!(said.starts_with(&format!("the loss has {numbers} numbers")), "{said}");
         }
-        let half = Tensor::<1>::zeros([1], &Device::flex()).cast(DType::F16);
-        refused(check_loss("the loss", &half), "the loss is of type F16");
+        let half = || zeros(1).cast(DType::F16);
+        refused(check_loss("the loss", &plain(half())), "the loss is of type F16");
+        // So is each part of it.
+        let with = |part| Loss {
+            value: zeros(1),
+            weight: 1.0,
+            parts: vec![("whole", zeros(1)), ("per channel", part)],
+        };
+        check_loss("the loss", &with(zeros(1))).unwrap();
+        let said = check_loss("the loss", &with(zeros(3))).unwrap_err().to_string();
+        assert!(said.starts_with("the part `per channel` of the loss has 3 numbers"), "{said}");
+        let expected = "the part `per channel` of the loss is of type F16";
+        refused(check_loss("the loss", &with(half())), expected);
     }
 
     #[test]

@@ -20,6 +20,10 @@ const LOST_AFTER: f64 = 3.0;
 /// A journal that answers sooner than this was never away.
 const SLOW: Duration = Duration::from_secs(1);
 
+/// The shortest interval: shorter ones would fill the journal, and call a trial lost that waited for its disk. Tests wait
+/// less.
+const SHORTEST: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 100 });
+
 /// The attribute's value now.
 pub(super) fn beat(every: Duration) -> Value {
     json!({ "time": time::now(), "every": every.as_secs_f64() })
@@ -74,7 +78,9 @@ impl Shared {
 }
 
 impl Heart {
+    /// Beats in this interval, or the [shortest](SHORTEST).
     pub(super) fn new(every: Duration) -> Self {
+        let every = every.max(SHORTEST);
         let (state, changed, steady) =
             (Mutex::default(), Condvar::new(), Mutex::new(Instant::now()));
         let shared = Arc::new(Shared { state, changed, every, steady });
@@ -174,6 +180,8 @@ impl Watch {
             let before = self.0.remove(&id).filter(|(last, _)| last == beat);
             let since = before.map_or_else(Instant::now, |(_, since)| since);
             let every = beat.get("every").and_then(Value::as_f64).unwrap_or(10.0);
+            // Of another version, it may be shorter than any.
+            let every = every.max(SHORTEST.as_secs_f64());
             if since.elapsed().as_secs_f64() > LOST_AFTER * every {
                 lost.push(id);
             }
@@ -187,6 +195,23 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_interval_is_so_short_that_the_living_are_lost() {
+        let heart = Heart::new(Duration::ZERO);
+        assert_eq!(heart.every(), Duration::from_millis(10));
+        // Nor one that another version wrote down.
+        let mut trial = Trial::new(0, TrialState::Running);
+        let beat = beat(Duration::ZERO);
+        trial.system_attributes.insert(HEARTBEAT.to_owned(), beat);
+        let (mut watch, first) = (Watch::default(), Instant::now());
+        assert!(watch.lost([(7, &trial)].into_iter()).is_empty());
+        std::thread::sleep(Duration::from_millis(1));
+        let lost = watch.lost([(7, &trial)].into_iter());
+        assert!(lost.is_empty() || first.elapsed() > Duration::from_millis(30), "{lost:?}");
+        std::thread::sleep(Duration::from_millis(40));
+        assert_eq!(watch.lost([(7, &trial)].into_iter()), [7]);
+    }
 
     #[test]
     fn after_an_outage_of_the_journal_everybody_has_an_interval_to_say_that_they_live() {

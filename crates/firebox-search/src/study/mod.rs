@@ -45,7 +45,8 @@ pub struct Options {
     pub sampler: Box<dyn Sampler>,
     /// Gives trials up early.
     pub pruner: Option<Box<dyn Pruner>>,
-    /// Time between two signs of life of a running trial. After three without one it is tried again.
+    /// Time between two signs of life of a running trial, at least 100 ms: less counts as that. After three without one it
+    /// is tried again.
     pub heartbeat: Duration,
     /// How often a trial is tried again whose worker died. One that was stopped does not count.
     pub retries: u64,

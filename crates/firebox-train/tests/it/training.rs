@@ -526,6 +526,30 @@ fn the_mean_of_nothing_takes_no_part_in_its_step_or_validation() {
     }
 }
 
+/// [`ToMean`], whose loss this cuts off from the model in training.
+struct CutOff(fn(Tensor<1>) -> Tensor<1>);
+
+impl Objective<Point> for CutOff {
+    fn loss(&self, model: &Point, batch: &Batch, streams: Streams) -> Loss {
+        let Loss { value, weight, parts } = ToMean::default().loss(model, batch, streams);
+        let value = if streams.dropout.is_some() { (self.0)(value) } else { value };
+        Loss { value, weight, parts }
+    }
+}
+
+#[test]
+fn a_loss_that_reaches_no_parameter_is_an_error() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let ways: [fn(Tensor<1>) -> Tensor<1>; 2] = [|value| value.detach(), |value| value.inner()];
+    for way in ways {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan::new(folder.path());
+        let error = plan.train(point(), &CutOff(way), data, &config(1e-2)).unwrap_err();
+        assert!(matches!(error, TrainError::Unreached { step: 1 }), "{error}");
+    }
+}
+
 /// [`ToMean`], whose loss is infinite where nothing is learnt.
 struct Boundless;
 
@@ -796,6 +820,30 @@ fn a_person_may_pause_save_and_stop_after_the_epoch_and_no_step_differs() {
     assert_eq!(resumed.summary.outcome, Outcome::Finished);
     assert_eq!(weights(&resumed.model), weights(&expected.model));
     assert_eq!(steps(folder.path()), steps(alone.path()));
+}
+
+#[test]
+fn a_paused_run_that_is_told_to_stop_after_the_epoch_goes_on_to_its_end() {
+    let loader = loader(24, 4);
+    let data = Data { train: &loader, validation: None };
+    let (folder, requests, asked) =
+        (tempfile::tempdir().unwrap(), Requests::new(), Mutex::new(vec![]));
+    let watch = |event: &Event| match event {
+        Event::Step { step: 3, .. } => requests.ask(Request::Pause),
+        Event::Asked { request, step } => {
+            asked.lock().unwrap().push((*request, *step));
+            if *request == Request::Pause {
+                requests.ask(Request::StopAfterEpoch);
+            }
+        }
+        _ => {}
+    };
+    let plan = Plan { requests: &requests, watch: &watch, ..Plan::new(folder.path()) };
+    let stopped = plan.train(autoencoder(0.2, 0.1), &Pretraining, data, &config(1e-2)).unwrap();
+    // Six steps an epoch.
+    assert_eq!((stopped.summary.outcome, stopped.summary.steps), (Outcome::Interrupted, 6));
+    let expected = [(Request::Pause, 3), (Request::StopAfterEpoch, 3), (Request::GoOn, 3)];
+    assert_eq!(*asked.lock().unwrap(), expected);
 }
 
 #[test]
