@@ -322,6 +322,97 @@ fn check_that_it_goes_on(more: &str) -> Value {
     expected
 }
 
+/// Bars of 15 minutes that are made of rows of one minute.
+#[test]
+fn the_season_of_bars_that_are_made_is_theirs() {
+    let project = project("");
+    let folder = project.path();
+    let market = "seed = 7\nbars = 6000\ninstruments = [\"ONE\"]\nfirst_day = \"2024-06-03\"\n\
+                  session_open = 0\nsession_bars = 1440\n[regimes.calm]\nreversion = 0.02\n";
+    std::fs::write(folder.join("bars.market.toml"), market).unwrap();
+    let settings = [
+        "data.path=bars.market.toml",
+        "data.checks.gaps=fill",
+        "data.timeframes={higher=[\"1h\"],higher_periods={average=6,strength=6}}",
+        "forecast.targets=[\"15min_return\"]",
+        "forecast.inputs=[\"15min_return\"]",
+        "forecast.statics=[]",
+        "forecast.seeds=1",
+        "train.epochs=1",
+    ];
+    // The file writes a season of its own.
+    let pipeline = PIPELINE.replace("season = 24\n", "");
+    std::fs::write(folder.join("p.toml"), pipeline).unwrap();
+    let mut arguments = vec!["run", "p.toml"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    done(&firebox(folder, &arguments));
+    let run = run_folder(folder);
+    let resolved = std::fs::read_to_string(run.join("pipeline.toml")).unwrap();
+    let season = "# forecast.season = 96: that of `data.timeframes.base`";
+    assert!(resolved.contains(season), "{resolved}");
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("6000 rows read, 6005 rows kept in 1 series"));
+    assert!(page.contains("One row every 1min (the most frequent). Of these"));
+    // An hour's rows of a second, in which there is no day.
+    let row = |second: u32| {
+        let value = (f64::from(second) / 9.0).sin();
+        format!("2024-06-03T10:{:02}:{:02},{value}\n", second / 60, second % 60)
+    };
+    let rows: String = (0..3000).map(row).collect();
+    std::fs::write(folder.join("seconds.csv"), format!("time,load\n{rows}")).unwrap();
+    std::fs::remove_dir_all(folder.join("runs")).unwrap();
+    let own =
+        ["data.path=seconds.csv", "forecast.targets=[\"load\"]", "forecast.inputs=[\"load\"]"];
+    let mut arguments = vec!["run", "p.toml"];
+    own.iter().chain(&settings[5..]).for_each(|setting| arguments.extend(["--set", setting]));
+    let output = firebox(folder, &arguments);
+    done(&output);
+    assert!(!errors(&output).contains("seasonal naive"), "{}", errors(&output));
+    let resolved = std::fs::read_to_string(run_folder(folder).join("pipeline.toml")).unwrap();
+    let season =
+        "# forecast.season = none: no run of training steps is longer than a usual one of 86400";
+    assert!(resolved.contains(season), "{resolved}");
+}
+
+#[test]
+fn series_that_are_a_window_each_are_forecast_from_their_ends() {
+    let project = project("");
+    let folder = project.path();
+    let mut table = "series,load\n".to_owned();
+    for series in 0..20 {
+        for step in 0..40 {
+            let load = (f64::from(step + series) / 3.0).sin();
+            table += &format!("s{series:02},{load}\n");
+        }
+    }
+    std::fs::write(folder.join("series.csv"), table).unwrap();
+    let settings = [
+        "data.path=series.csv",
+        "data.columns.series=series",
+        "window.whole=true",
+        "window.stride=1",
+        "window.length=30",
+        "split={series={validation=0.2,test=0.3}}",
+        "forecast.targets=[\"load\"]",
+        "forecast.inputs=[\"load\"]",
+        "forecast.statics=[]",
+        "forecast.calendar=[]",
+        "forecast.seeds=1",
+        "train.epochs=1",
+    ];
+    let mut arguments = vec!["run", "p.toml"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    let output = firebox(folder, &arguments);
+    done(&output);
+    let told = "20 of 20 series are longer than the 30 steps of a window, and what comes before them is not seen";
+    assert!(errors(&output).contains(told), "{}", errors(&output));
+    let run = run_folder(folder).display().to_string();
+    let new = ["predict", run.as_str(), "series.csv", "--output", "all.parquet"];
+    let output = firebox(folder, &[&new[..], &["--set", "data.columns.series=series"]].concat());
+    assert!(done(&output).contains("20 windows of 20 series"), "{}", errors(&output));
+    assert!(errors(&output).contains(told), "{}", errors(&output));
+}
+
 #[test]
 fn what_cannot_be_forecast_is_refused_with_the_way_out() {
     let project = project("");

@@ -17,6 +17,8 @@ use crate::{SeriesSet, TrainWindows, Window};
 const HOUR: i64 = 3_600_000_000;
 /// Days of a year in the mean of the Gregorian calendar.
 const YEAR: f64 = 365.2425;
+/// Share of the mean spread within windows below which a window is nearly constant. A choice.
+const NEARLY_CONSTANT: f64 = 0.1;
 
 /// A cycle of the calendar, known for any moment: its phase as a sine and a cosine, so that the last
 /// hour lies beside the first.
@@ -255,6 +257,36 @@ impl ForecastScaler {
             && self.spreads.len() == rule.targets.len()
             && scaled(&self.outputs)
             && scaled(&self.statics)
+    }
+
+    /// Targets whose relative changes are large in training windows in which they are nearly constant, and small in the
+    /// others: each as its channel with the number of these windows, whose standard deviation is below a tenth of the
+    /// mean and which have more than half of all squares of relative changes. Empty where no such changes are put out.
+    pub fn nearly_constant(&self, set: &SeriesSet, train: &TrainWindows) -> Vec<(usize, usize)> {
+        let Self { rule, spreads, .. } = self;
+        if rule.predicted != Predicted::RelativeChange {
+            return vec![];
+        }
+        let mut row = vec![0.0; rule.outputs()];
+        // Of each target such windows, the squares of their changes, and those of all.
+        let mut found = vec![(0_usize, 0.0_f64, 0.0_f64); rule.targets.len()];
+        for window in train.windows() {
+            framed(rule, spreads, set, &window, &mut row);
+            for (target, (windows, own, all)) in found.iter_mut().enumerate() {
+                let changes = row[target..].iter().step_by(rule.targets.len());
+                let changes = changes.filter(|change| !change.is_nan());
+                let squares: f64 = changes.map(|change| change * change).sum();
+                let within = spread(set, &window, rule.targets[target]);
+                *all += squares;
+                if within > 0.0 && within < NEARLY_CONSTANT * spreads[target] {
+                    *windows += 1;
+                    *own += squares;
+                }
+            }
+        }
+        let of_each = found.into_iter().zip(&rule.targets);
+        let of_each = of_each.filter(|((_, own, all), _)| *own > 0.5 * *all);
+        of_each.map(|((windows, ..), channel)| (*channel, windows)).collect()
     }
 
     /// What is forecast.
@@ -511,6 +543,35 @@ mod tests {
             scaler.targets(&set, &window, &mut row);
             assert!((row[0] - 0.1).abs() < within, "in units of the target: {row:?}");
         }
+    }
+
+    #[test]
+    fn windows_that_are_nearly_constant_are_counted_where_they_make_the_scale() {
+        // Power by the hour: nothing at night, 8 at dawn, hundreds by day; and a wave that never rests.
+        let day = |hour: usize| match hour {
+            0..12 => 0.0,
+            12 => 8.0,
+            hour => 100.0 * (hour as f64 - 11.0),
+        };
+        let row = |step: usize| [day(step % 24), (step as f64 / 3.0).sin()];
+        let series = Series::regular("a", 0, HOUR, (0..480).flat_map(row).collect(), 2);
+        let channels = vec![Channel::new("power", Role::Other), Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+        let parts = parts(&set, 1);
+        let of = |predicted| {
+            let rule = ForecastRule {
+                targets: vec![1, 0],
+                horizons: vec![1],
+                predicted,
+                ..ForecastRule::default()
+            };
+            let scaler = ForecastScaler::fit(rule, &set, &parts.train);
+            scaler.nearly_constant(&set, &parts.train)
+        };
+        // One window a day ends with dawn: it scatters by 8·√3/4 = 3.5, the others by 85 and more.
+        let dawns = parts.train.windows().iter().filter(|window| window.steps().end % 24 == 13);
+        assert_eq!(of(Predicted::RelativeChange), [(0, dawns.count())]);
+        assert!(of(Predicted::Change).is_empty());
     }
 
     #[test]

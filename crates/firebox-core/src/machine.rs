@@ -11,9 +11,10 @@ pub struct MachineSample {
     pub seconds: f64,
     /// Hardware threads that this process kept busy: its CPU time over wall-clock time.
     pub cpu_threads: f64,
-    /// Hardware threads that this process may use.
+    /// Hardware threads that this process computes with: those that it may use, or fewer where it was told so.
     pub threads: u32,
-    /// Hardware threads that all other processes of the machine kept busy.
+    /// Hardware threads that all other processes of the machine kept busy; `None`, too, where the machine has more
+    /// threads than this process computes with: what goes on on the others takes nothing of it.
     pub other_threads: Option<f64>,
     /// Resident memory of this process, bytes.
     pub resident_bytes: u64,

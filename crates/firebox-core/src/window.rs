@@ -40,7 +40,8 @@ pub struct WindowRule {
     /// Steps between the starts of two windows.
     pub stride: usize,
     /// One window for each series, from its first step, cut to `length`; shorter series give
-    /// shorter windows.
+    /// shorter windows. What is forecast goes on from the last steps: of [`Labels::Ahead`] it ends where the
+    /// farthest target is the last step.
     pub whole: bool,
 }
 

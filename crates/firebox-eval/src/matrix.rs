@@ -128,18 +128,27 @@ pub(crate) fn cholesky(mut a: Vec<f64>, n: usize) -> Option<Vec<f64>> {
     Some(a)
 }
 
-/// Solves `L·Lᵀ·x = b` in place, for the factor that [`cholesky`] gives.
-pub(crate) fn solve(factor: &[f64], n: usize, b: &mut [f64]) {
+/// Solves `L·Lᵀ·x = b` in place, for the factor that [`cholesky`] gives and each `b`. Several share each row of the
+/// factor while it is at hand, and every one has the bits that it has alone.
+///
+/// # Shapes
+///
+/// - `all`: `[b, n]`
+pub(crate) fn solve(factor: &[f64], n: usize, all: &mut [f64]) {
     for i in 0..n {
-        let row = &factor[i * n..i * n + i];
-        let dot: f64 = row.iter().zip(&*b).map(|(l, b)| l * b).sum();
-        b[i] = (b[i] - dot) / factor[i * n + i];
+        let (row, pivot) = (&factor[i * n..i * n + i], factor[i * n + i]);
+        for b in all.chunks_exact_mut(n) {
+            let dot: f64 = row.iter().zip(&*b).map(|(l, b)| l * b).sum();
+            b[i] = (b[i] - dot) / pivot;
+        }
     }
     for i in (0..n).rev() {
-        b[i] /= factor[i * n + i];
-        let value = b[i];
-        let row = &factor[i * n..i * n + i];
-        b[..i].iter_mut().zip(row).for_each(|(b, l)| *b -= l * value);
+        let (row, pivot) = (&factor[i * n..i * n + i], factor[i * n + i]);
+        for b in all.chunks_exact_mut(n) {
+            b[i] /= pivot;
+            let value = b[i];
+            b[..i].iter_mut().zip(row).for_each(|(b, l)| *b -= l * value);
+        }
     }
 }
 
@@ -193,6 +202,10 @@ mod tests {
                 let back: f64 = (0..n).map(|j| a[i * n + j] * solution[j]).sum();
                 assert!((back - b[i]).abs() < 1e-6, "{n}: {back} {}", b[i]);
             }
+            // Others beside it change no bit.
+            let mut together = [random(5, n), b, random(6, n)].concat();
+            solve(&cholesky(a, n).unwrap(), n, &mut together);
+            assert_eq!(together[n..2 * n], solution[..], "{n}");
         }
         assert!(cholesky(vec![1.0, 2.0, 2.0, 1.0], 2).is_none());
         assert!(cholesky(vec![f64::NAN], 1).is_none());

@@ -377,7 +377,9 @@ impl ModelCard {
             (None, None) => "steps without times".to_owned(),
         };
         if whole {
-            return format!("one of each series, up to {length} {steps}");
+            // What follows is forecast from the newest.
+            let last = if self.task == Task::Forecasting { "its last " } else { "" };
+            return format!("one of each series, up to {last}{length} {steps}");
         }
         let every = if stride == 1 { "step".to_owned() } else { format!("{stride} steps") };
         format!("{length} {steps}, one every {every}")

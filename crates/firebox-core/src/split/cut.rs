@@ -1,5 +1,6 @@
 //! Cuts series into windows, before anything is divided.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::SplitError;
@@ -28,41 +29,56 @@ pub(crate) fn all_windows(
         }
         _ => {}
     }
+    // What comes after a window is forecast from the newest that has it.
+    let latest = matches!(labels, Labels::Ahead { .. });
     if windows.whole {
-        refuse_pieces(set, length + labels.horizon())?;
+        refuse_pieces(set, length + labels.horizon(), latest)?;
     }
-    let all = cut(set, windows, labels);
+    let all = cut(set, windows, labels, latest);
     if all.is_empty() { Err(too_long(set, windows, labels)) } else { Ok(all) }
 }
 
 /// Every window of a set that had no part in any training: new data for a finished model. They have no
-/// labels, and there may be none.
+/// labels, and there may be none. `latest` says whether the one window of a whole series is of its last steps, as
+/// what goes on from them is to be forecast, or of its first.
 ///
 /// # Errors
 ///
 /// When the rule is out of range, or asks for whole series and one is in pieces.
-pub fn unseen(set: &Arc<SeriesSet>, windows: &WindowRule) -> Result<HeldOutWindows, SplitError> {
+pub fn unseen(
+    set: &Arc<SeriesSet>,
+    windows: &WindowRule,
+    latest: bool,
+) -> Result<HeldOutWindows, SplitError> {
     let &WindowRule { length, stride, .. } = windows;
     let range = 1..=u32::MAX as usize;
     if !range.contains(&length) || !range.contains(&stride) {
         return Err(SplitError::Rule { length, stride });
     }
     if windows.whole {
-        refuse_pieces(set, length)?;
+        refuse_pieces(set, length, latest)?;
     }
-    let all = cut(set, windows, &Labels::None);
+    let all = cut(set, windows, &Labels::None, latest);
     Ok(HeldOutWindows::new(Windows::new(Arc::clone(set), all, set.classes().into())))
 }
 
+/// The piece of a series that its one window lies in.
+fn piece(series: &Series, latest: bool) -> Option<&Range<usize>> {
+    if latest { series.segments.last() } else { series.segments.first() }
+}
+
 /// One window of a series is the whole of it, or nothing honest can be said of its label.
-fn refuse_pieces(set: &SeriesSet, needed: usize) -> Result<(), SplitError> {
+fn refuse_pieces(set: &SeriesSet, needed: usize, latest: bool) -> Result<(), SplitError> {
+    let is_short = |own: &Range<usize>, steps: usize| own.len() < needed.min(steps);
     let broken = |series: &&Series| {
-        series.segments.len() > 1 && series.segments[0].len() < needed.min(series.len())
+        series.segments.len() > 1
+            && piece(series, latest).is_some_and(|own| is_short(own, series.len()))
     };
     let cut = || set.series().iter().filter(broken);
     match cut().next() {
         Some(first) => Err(SplitError::Pieces {
             needed,
+            end: if latest { "last" } else { "first" },
             count: cut().count(),
             series: set.series().len(),
             example: first.name.clone(),
@@ -73,7 +89,7 @@ fn refuse_pieces(set: &SeriesSet, needed: usize) -> Result<(), SplitError> {
 }
 
 /// Every window of every segment, labelled.
-fn cut(set: &SeriesSet, rule: &WindowRule, labels: &Labels) -> WindowList {
+fn cut(set: &SeriesSet, rule: &WindowRule, labels: &Labels, latest: bool) -> WindowList {
     let horizon = labels.horizon();
     let mut windows = WindowList::default();
     for (index, series) in set.series().iter().enumerate() {
@@ -86,10 +102,11 @@ fn cut(set: &SeriesSet, rule: &WindowRule, labels: &Labels) -> WindowList {
             });
         };
         if rule.whole {
-            if let Some(first) = series.segments.first() {
-                let length = first.len().saturating_sub(horizon).min(rule.length);
+            if let Some(own) = piece(series, latest) {
+                let room = own.len().saturating_sub(horizon);
+                let length = room.min(rule.length);
                 if length > 0 {
-                    push(first.start, length);
+                    push(own.start + if latest { room - length } else { 0 }, length);
                 }
             }
             continue;
@@ -171,6 +188,34 @@ mod tests {
         let error = split(&set, &whole, &SplitRule::time(0.0, 0.0), &Labels::None).unwrap_err();
         let said = "1 of 2 are cut within their first 48 steps (`b` into 2 pieces in all)";
         assert!(error.to_string().contains(said), "{error}");
+    }
+
+    #[test]
+    fn the_window_of_a_whole_series_that_is_forecast_is_its_newest() {
+        let series = [62, 40, 23]
+            .map(|steps| Series::regular(format!("s{steps}"), 0, 1, vec![0.0; steps], 1));
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels.clone(), vec![], series.into()).unwrap());
+        let whole = WindowRule { length: 40, stride: 1, whole: true };
+        let steps = |windows: &crate::Windows| -> Vec<Range<usize>> {
+            windows.windows().iter().map(|window| window.steps()).collect()
+        };
+        let time = SplitRule::time(0.0, 0.0);
+        let of = |labels: &Labels| steps(&split(&set, &whole, &time, labels).unwrap().train);
+        // Five steps after each are its targets, of which the last is the last of the series.
+        assert_eq!(of(&Labels::Ahead { steps: 5 }), [17..57, 0..35, 0..18]);
+        assert_eq!(of(&Labels::None), [0..40, 0..40, 0..23]);
+        let unseen = |latest| steps(&unseen(&set, &whole, latest).unwrap());
+        assert_eq!(unseen(true), [22..62, 0..40, 0..23]);
+        assert_eq!(unseen(false), [0..40, 0..40, 0..23]);
+        // The piece that counts is the last one.
+        let mut series = Series::regular("a", 0, 1, vec![0.0; 100], 1);
+        series.segments = vec![0..50, 60..100];
+        let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+        let ahead = |steps| split(&set, &whole, &time, &Labels::Ahead { steps });
+        let error = ahead(5).unwrap_err().to_string();
+        assert!(error.contains("1 of 1 are cut within their last 45 steps (`a`"), "{error}");
+        assert_eq!(steps(&super::unseen(&set, &whole, true).unwrap())[0], 60..100);
     }
 
     #[test]

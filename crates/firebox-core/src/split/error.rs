@@ -62,12 +62,14 @@ pub enum SplitError {
     },
     /// Whole windows of series that are not whole.
     #[error(
-        "`window.whole` makes one window of each series, and {count} of {series} are cut within their first {needed} steps (`{example}` into {pieces} pieces in all) by missing values, gaps or broken bars that were dropped\n  set `data.checks.not_finite` (or `gaps`, `ohlc`) to \"fill\", raise `data.checks.longest_fill` if runs are longer than that, or set window.whole = false"
+        "`window.whole` makes one window of each series, and {count} of {series} are cut within their {end} {needed} steps (`{example}` into {pieces} pieces in all) by missing values, gaps or broken bars that were dropped\n  set `data.checks.not_finite` (or `gaps`, `ohlc`) to \"fill\", raise `data.checks.longest_fill` if runs are longer than that, or set window.whole = false"
     )]
     Pieces {
         /// Steps that a window and its label take, where a series has as many.
         needed: usize,
-        /// Series whose first piece has fewer.
+        /// Whether it is taken of the first steps of a series or of the last.
+        end: &'static str,
+        /// Series whose piece there has fewer.
         count: usize,
         /// Series in all.
         series: usize,

@@ -3,14 +3,21 @@
 //! The penalty of each output is chosen on validation windows, its centres and weights come from training windows;
 //! the test is not known here.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rayon::prelude::*;
 
+use crate::EvalError;
+use crate::k_means::heed;
 use crate::matrix::{Matrix, cholesky, multiply, solve};
 
 /// Penalties to choose from, as shares of the mean variance of the features.
 const PENALTIES: [f64; 6] = [1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 /// Samples whose features are held at once.
 const CHUNK: usize = 4096;
+/// Outputs that are solved for at once: a row of the factor, which is larger than caches are, is read once for all of
+/// them. A choice.
+const TOGETHER: usize = 8;
 
 /// Samples with their features and targets.
 #[derive(Clone, Copy)]
@@ -67,19 +74,37 @@ impl Linear {
     /// Minimises `‖y − X·w − b‖² / n + λ · v · ‖w‖²` with `v` the mean variance of the features, for
     /// each penalty λ, and takes for each output that of its least squared error on `validation`, so that none
     /// depends on what else is forecast; without one, the smallest that can be solved. `None` if there is no sample, or
-    /// nothing can be solved.
-    pub fn fit(train: &LinearData<'_>, validation: Option<&LinearData<'_>>) -> Option<Self> {
-        let moments = Moments::of(train)?;
-        let parts = moments.by_output(train);
-        let fits = PENALTIES.iter().filter_map(|penalty| match &parts {
-            None => moments.fit(*penalty),
-            Some(parts) => Linear::joined(parts.iter().map(|part| part.fit(*penalty))),
-        });
-        let Some(validation) = validation.filter(|data| data.samples > 0) else {
-            return fits.into_iter().next();
-        };
-        let fits: Vec<(Vec<f64>, Self)> =
-            fits.map(|fit| (fit.squared_errors(validation), fit)).collect();
+    /// nothing can be solved. Of wide windows and many outputs it takes minutes: `told` hears how many of how many
+    /// penalties are done.
+    ///
+    /// # Errors
+    /// [`EvalError::Stopped`] once `stop` is true.
+    pub fn fit(
+        train: &LinearData<'_>,
+        validation: Option<&LinearData<'_>>,
+        stop: &AtomicBool,
+        told: &dyn Fn(usize, usize),
+    ) -> Result<Option<Self>, EvalError> {
+        let Some(moments) = Moments::of(train, stop)? else { return Ok(None) };
+        let parts = moments.by_output(train, stop)?;
+        let validation = validation.filter(|data| data.samples > 0);
+        let mut fits: Vec<(Vec<f64>, Self)> = vec![];
+        for (penalty, done) in PENALTIES.into_iter().zip(1..) {
+            let fit = match &parts {
+                None => moments.fit(penalty, stop)?,
+                Some(parts) => moments.joined(parts, penalty, stop)?,
+            };
+            if let Some(fit) = fit {
+                let Some(validation) = validation else { return Ok(Some(fit)) };
+                fits.push((fit.squared_errors(validation), fit));
+            }
+            told(done, PENALTIES.len());
+        }
+        Ok(validation.and_then(|validation| Self::chosen(&fits, validation)))
+    }
+
+    /// Each output as it is in the fit that errs least on `validation`, by the squared errors of each fit.
+    fn chosen(fits: &[(Vec<f64>, Self)], validation: &LinearData<'_>) -> Option<Self> {
         let least = |error: &dyn Fn(&[f64]) -> f64| {
             let finite = fits.iter().filter(|(errors, _)| error(errors).is_finite());
             finite.min_by(|(a, _), (b, _)| error(a).total_cmp(&error(b))).map(|(_, fit)| fit)
@@ -124,17 +149,6 @@ impl Linear {
             all.extend(out);
         }
         all
-    }
-
-    /// One of all these outputs; `None` if one of them could not be fitted.
-    fn joined(parts: impl Iterator<Item = Option<Self>>) -> Option<Self> {
-        parts.reduce(|all, next| {
-            let (mut all, next) = (all?, next?);
-            all.weights.extend(next.weights);
-            all.intercept.extend(next.intercept);
-            all.penalties.extend(next.penalties);
-            Some(all)
-        })?
     }
 
     /// The squared error of each output.
@@ -191,14 +205,15 @@ struct Moments {
 }
 
 impl Moments {
-    fn of(data: &LinearData<'_>) -> Option<Self> {
+    fn of(data: &LinearData<'_>, stop: &AtomicBool) -> Result<Option<Self>, EvalError> {
         let width = data.width;
         if data.samples == 0 || width == 0 || data.targets.is_empty() {
-            return None;
+            return Ok(None);
         }
         let outputs = data.targets.len() / data.samples;
         let mut mean = vec![0.0; width];
         for chunk in data.chunks() {
+            heed(stop)?;
             for row in data.rows(chunk).chunks_exact(width) {
                 mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
@@ -208,6 +223,7 @@ impl Moments {
         let target_mean: Vec<f64> = (0..outputs).map(|output| mean_of(data, output)).collect();
         let (mut features, mut products) = (vec![0.0; width * width], vec![0.0; width * outputs]);
         for chunk in data.chunks() {
+            heed(stop)?;
             // What is lacking has no part in the products, as if it were the mean.
             let targets = data.targets[chunk.start * outputs..chunk.end * outputs].iter();
             let targets = targets.enumerate().map(|(at, value)| match value.is_nan() {
@@ -220,17 +236,22 @@ impl Moments {
             add(rows, rows, &mut features, count);
             add(rows, Matrix::new(&targets, chunk.len(), outputs), &mut products, count);
         }
-        Some(Self { width, outputs, mean, target_mean, features, products })
+        Ok(Some(Self { width, outputs, mean, target_mean, features, products }))
     }
 
     /// The same of each output alone, over the samples that have it, if some lack one: those that do not have it are taken out
     /// of the sums over all, or those that do are summed where they are fewer.
-    fn by_output(&self, data: &LinearData<'_>) -> Option<Vec<Self>> {
+    fn by_output(
+        &self,
+        data: &LinearData<'_>,
+        stop: &AtomicBool,
+    ) -> Result<Option<Vec<Self>>, EvalError> {
         let Self { width, outputs, .. } = *self;
         if !data.targets.iter().any(|target| target.is_nan()) {
-            return None;
+            return Ok(None);
         }
-        let of_output = |output: usize| {
+        let of_output = |output: usize| -> Result<Self, EvalError> {
+            heed(stop)?;
             let (lacking, has): (Vec<usize>, Vec<usize>) =
                 (0..data.samples).partition(|sample| data.targets_of(*sample)[output].is_nan());
             let (all, own) = (data.samples as f64, has.len().max(1) as f64);
@@ -256,19 +277,39 @@ impl Moments {
                 row.iter_mut().zip(&shift).for_each(|(sum, other)| *sum -= by * other);
             }
             let products = self.products[output..].iter().step_by(outputs);
-            Self {
+            Ok(Self {
                 width,
                 outputs: 1,
                 mean: self.mean.iter().zip(&shift).map(|(mean, by)| mean + by).collect(),
                 target_mean: vec![self.target_mean[output]],
                 features,
                 products: products.map(|sum| sum * all / own).collect(),
-            }
+            })
         };
-        Some((0..outputs).map(of_output).collect())
+        (0..outputs).map(of_output).collect::<Result<Vec<Self>, _>>().map(Some)
     }
 
-    fn fit(&self, penalty: f64) -> Option<Linear> {
+    /// One fit of the outputs that each of `parts` has alone; `None` if one of them could not be fitted.
+    fn joined(
+        &self,
+        parts: &[Self],
+        penalty: f64,
+        stop: &AtomicBool,
+    ) -> Result<Option<Linear>, EvalError> {
+        let (weights, intercept, penalties) = (vec![], vec![], vec![]);
+        let mut all = Linear { weights, intercept, width: self.width, penalties };
+        for part in parts {
+            let Some(own) = part.fit(penalty, stop)? else { return Ok(None) };
+            all.weights.extend(own.weights);
+            all.intercept.extend(own.intercept);
+            all.penalties.extend(own.penalties);
+        }
+        Ok(Some(all))
+    }
+
+    /// `None` if it cannot be solved.
+    fn fit(&self, penalty: f64, stop: &AtomicBool) -> Result<Option<Linear>, EvalError> {
+        heed(stop)?;
         let Self { width, outputs, .. } = *self;
         let diagonal = || (0..width).map(|at| at * width + at);
         let variance = diagonal().map(|at| self.features[at]).sum::<f64>() / width as f64;
@@ -276,16 +317,58 @@ impl Moments {
         // What is constant throughout has no variance, and gets no weight.
         let added = penalty * variance;
         diagonal().for_each(|at| system[at] += if added > 0.0 { added } else { 1.0 });
-        let factor = cholesky(system, width)?;
+        let Some(factor) = cholesky(system, width) else { return Ok(None) };
         let mut weights = vec![0.0; outputs * width];
         let mut intercept = self.target_mean.clone();
-        for (output, row) in weights.chunks_exact_mut(width).enumerate() {
-            row.iter_mut()
-                .enumerate()
-                .for_each(|(at, w)| *w = self.products[at * outputs + output]);
-            solve(&factor, width, row);
-            intercept[output] -= row.iter().zip(&self.mean).map(|(w, mean)| w * mean).sum::<f64>();
+        let rows = weights.par_chunks_mut(width * TOGETHER);
+        let each = rows.zip(intercept.par_chunks_mut(TOGETHER)).enumerate();
+        each.for_each(|(place, (rows, intercepts))| {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            for (row, output) in rows.chunks_exact_mut(width).zip(place * TOGETHER..) {
+                let products = self.products[output..].iter().step_by(outputs);
+                row.iter_mut().zip(products).for_each(|(weight, product)| *weight = *product);
+            }
+            solve(&factor, width, rows);
+            for (row, intercept) in rows.chunks_exact(width).zip(intercepts) {
+                *intercept -= row.iter().zip(&self.mean).map(|(w, mean)| w * mean).sum::<f64>();
+            }
+        });
+        heed(stop)?;
+        Ok(Some(Linear { weights, intercept, width, penalties: vec![penalty; outputs] }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_solved_for_each_by_itself() {
+        // Of the features' mean variance 3 as penalty the system is of 5 and 7 on its diagonal.
+        let weights = |output: usize| [output as f64, 1.0 - output as f64];
+        let products = [5.0, 7.0].into_iter().enumerate().flat_map(|(feature, diagonal)| {
+            (0..20).map(move |output| diagonal * weights(output)[feature])
+        });
+        let moments = Moments {
+            width: 2,
+            outputs: 20,
+            mean: vec![1.0, 2.0],
+            target_mean: (0..20).map(|output| 10.0 * f64::from(output)).collect(),
+            features: vec![2.0, 0.0, 0.0, 4.0],
+            products: products.collect(),
+        };
+        let found = moments.fit(1.0, &AtomicBool::new(false)).unwrap().unwrap();
+        for output in 0..20 {
+            let own = &found.weights[2 * output..2 * output + 2];
+            let off = [own[0] - output as f64, own[1] - (1.0 - output as f64)];
+            assert!(off.iter().all(|off| off.abs() < 1e-12), "{output}: {own:?}");
+            // 10·o − (1·o + 2·(1 − o))
+            let expected = 11.0 * output as f64 - 2.0;
+            assert!((found.intercept[output] - expected).abs() < 1e-12, "{output}");
         }
-        Some(Linear { weights, intercept, width, penalties: vec![penalty; outputs] })
+        let stopped = moments.fit(1.0, &AtomicBool::new(true)).unwrap_err();
+        assert!(matches!(stopped, EvalError::Stopped), "{stopped}");
     }
 }

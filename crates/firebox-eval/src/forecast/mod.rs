@@ -142,7 +142,8 @@ pub struct ForecastEvaluation {
     /// ([`equal_units`](crate::equal_units)), if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<usize>,
-    /// Blocks that have a measured value, of the output that has the fewest but any; none: all values were measured.
+    /// Blocks that have a measured value, or units that cross them where these are fewer, of the output that has the fewest
+    /// but any; none: all values were measured, and no units cross them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<usize>,
     /// Why so many.

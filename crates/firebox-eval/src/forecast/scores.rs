@@ -63,7 +63,13 @@ pub fn evaluate_forecasts(
     let all: Vec<_> = std::iter::once((0, windows)).collect();
     let values = sums.metrics(&all, |_, runs| vec![1.0; runs]);
     let block = resampling.block.clamp(1, windows);
-    let measured = blocks_measured(data.truth, outputs, block, resampling.units_to_draw());
+    let measured_of = |drawn| blocks_measured(data.truth, outputs, block, drawn);
+    let mut measured = measured_of(resampling.units_to_draw());
+    // Where units cross blocks, whichever are fewer.
+    if let Some(units) = resampling.units_to_cross() {
+        let there = units.len();
+        measured = Some(measured.min(measured_of(Some(units))).unwrap_or(there));
+    }
     let mut enough = resampling.clone().if_enough(windows);
     if measured.is_some_and(|measured| measured < FEWEST_BLOCKS) {
         enough.resamples = 0;

@@ -1,6 +1,8 @@
 //! Errors of forecasts and the linear forecaster beside scikit-learn, and the intervals and the verdict
 //! beside what theory says of made errors. The golden values are written by `golden/make_forecast.py`.
 
+use std::sync::atomic::AtomicBool;
+
 use firebox_core::Stream;
 use firebox_eval::{
     BlockOf, Estimate, EvalError, ForecastData, ForecastEvaluation, ForecastOutput, ForecastScore,
@@ -26,6 +28,17 @@ fn resampling(block: usize) -> Resampling {
         whole_units: false,
         confidence: 0.95,
     }
+}
+
+/// Fits without being stopped, and hears of each penalty.
+fn fitted(train: &LinearData<'_>, validation: Option<&LinearData<'_>>) -> Option<Linear> {
+    let heard = std::cell::RefCell::new(Vec::<(usize, usize)>::new());
+    let told = |done: usize, all: usize| heard.borrow_mut().push((done, all));
+    let found = Linear::fit(train, validation, &AtomicBool::new(false), &told).unwrap();
+    let penalties = if validation.is_some() && train.samples > 0 { 6 } else { 0 };
+    let expected: Vec<(usize, usize)> = (1..=penalties).map(|done| (done, 6)).collect();
+    assert_eq!(heard.into_inner(), expected);
+    found
 }
 
 fn outputs(count: usize) -> Vec<ForecastOutput> {
@@ -186,7 +199,7 @@ fn the_linear_forecaster_is_scikit_learns_ridge() {
         let targets = &targets[2 * from..2 * to];
         LinearData { samples: to - from, width, features: &readers[place], targets }
     };
-    let fit = Linear::fit(&data(0), Some(&data(1))).unwrap();
+    let fit = fitted(&data(0), Some(&data(1))).unwrap();
     assert_eq!(fit.penalties, floats(&golden["penalties"]));
     assert_ne!(fit.penalties[0], fit.penalties[1]);
     let expected = floats(&golden["predicted"]);
@@ -194,7 +207,7 @@ fn the_linear_forecaster_is_scikit_learns_ridge() {
     let size = expected.iter().map(|v| v * v).sum::<f64>();
     let error: f64 = found.iter().zip(&expected).map(|(a, b)| (a - b).powi(2)).sum();
     assert!((error / size).sqrt() < 1e-6, "{}", (error / size).sqrt());
-    assert!(Linear::fit(&data(0), None).unwrap().penalties.iter().all(|own| *own <= 1e-4));
+    assert!(fitted(&data(0), None).unwrap().penalties.iter().all(|own| *own <= 1e-4));
     // Each output is fitted to the samples that have it: few are lacking of the first, most of the second.
     let mut draws = Stream::new(9, "lacking").draws();
     let all = data(0);
@@ -204,7 +217,7 @@ fn the_linear_forecaster_is_scikit_learns_ridge() {
             *target = f32::NAN;
         }
     }
-    let found = Linear::fit(&LinearData { targets: &lacking, ..all }, None).unwrap();
+    let found = fitted(&LinearData { targets: &lacking, ..all }, None).unwrap();
     let found = found.predict(&data(2));
     for output in 0..2 {
         let has = |sample: &usize| !lacking[2 * sample + output].is_nan();
@@ -212,16 +225,21 @@ fn the_linear_forecaster_is_scikit_learns_ridge() {
         let targets: Vec<f32> = own.iter().map(|sample| lacking[2 * sample + output]).collect();
         let read = |sample: usize, out: &mut [f64]| readers[0](own[sample], out);
         let alone = LinearData { samples: own.len(), width, features: &read, targets: &targets };
-        let alone = Linear::fit(&alone, None).unwrap().predict(&data(2));
+        let alone = fitted(&alone, None).unwrap().predict(&data(2));
         let size = alone.iter().map(|value| value * value).sum::<f64>().sqrt();
         let pairs = found.iter().skip(output).step_by(2).zip(&alone);
         let off = pairs.map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
         assert!(off < 1e-6 * size, "{output}: {off} of {size}");
     }
     let validated = LinearData { targets: &lacking, ..all };
-    assert!(Linear::fit(&validated, Some(&validated)).is_some());
+    assert!(fitted(&validated, Some(&validated)).is_some());
     let none = LinearData { samples: 0, targets: &[], ..data(0) };
-    assert!(Linear::fit(&none, None).is_none());
+    assert!(fitted(&none, None).is_none());
+    for part in [data(0), validated] {
+        let (stop, validation) = (AtomicBool::new(true), data(1));
+        let stopped = Linear::fit(&part, Some(&validation), &stop, &|_, _| panic!("it goes on"));
+        assert!(matches!(stopped, Err(EvalError::Stopped)), "{stopped:?}");
+    }
 }
 
 #[test]
@@ -263,6 +281,34 @@ fn whole_units_widen_it_beyond_blocks_that_cut_through_them() {
     let units = (0..500).map(|at| if at < 25 { 0 } else { 1 + (at - 25) / 5 }).collect();
     let unlike = Resampling { units, whole_units: true, ..resampling(6) };
     assert_eq!(of(&measured, &unlike).measured, Some(3));
+}
+
+#[test]
+fn units_that_cross_blocks_widen_it_as_units_do() {
+    // Twenty units of 25 windows that err alike, one of each unit behind the other.
+    let few = noise(1, 20, 1.0);
+    let errors: Vec<f64> = (0..500).map(|at| few[at % 20]).collect();
+    let of = |truth: &[f64], resampling: &Resampling| {
+        let runs = vec![errors.clone()];
+        let (forecasts, outputs) =
+            ([Forecasts { forecaster: Forecaster::Model, runs }], outputs(1));
+        let data = ForecastData { outputs: &outputs, truth, scales: &[1.0; 500] };
+        evaluate_forecasts(&data, &forecasts, resampling).unwrap()
+    };
+    let width = |resampling: &Resampling| {
+        let mae = of(&[0.0; 500], resampling).score(Forecaster::Model, Some(0)).unwrap().mae;
+        mae.high - mae.low
+    };
+    let crossed = Resampling { units: (0..500).map(|at| at % 20).collect(), ..resampling(1) };
+    // The mean of twenty varies √25 times as much as that of 500.
+    let (by_units, by_windows) = (width(&crossed), width(&resampling(1)));
+    assert!(by_units > 3.0 * by_windows, "{by_units} {by_windows}");
+    // Of measured values of three units there is no interval, in however many windows they are.
+    let measured = |at: usize| if at % 20 < 3 { 0.0 } else { f64::NAN };
+    let found = of(&(0..500).map(measured).collect::<Vec<f64>>(), &crossed);
+    assert_eq!(found.measured, Some(3));
+    assert_eq!(of(&[0.0; 500], &crossed).independent(), 20);
+    assert!(!found.score(Forecaster::Model, Some(0)).unwrap().mae.has_interval());
 }
 
 #[test]

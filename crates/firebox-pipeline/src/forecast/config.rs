@@ -37,7 +37,8 @@ pub struct ForecastConfig {
     /// and intervals cover their spread. A search trains the first alone.
     pub seeds: u64,
     /// Steps of a season, for the seasonal naive forecast and for MASE. Left out, that of the data's
-    /// interval: a day of hours, a week of days, a year of months.
+    /// interval, or of `data.timeframes.base`: a day of hours, a week of days, a year of months. None if no run of
+    /// training steps is longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub season: Option<usize>,
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, HeldOutWindows, SeriesSet, Stream, Window, WindowList, count};
 use firebox_eval::{
-    BlockOf, Estimate, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts,
-    Linear, LinearData, Resampling, block_of_overlap, evaluate_forecasts, last_value, mean_r2,
-    seasonal_naive, seasonal_scale, size_of_units,
+    BlockOf, Estimate, EvalError, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster,
+    Forecasts, Linear, LinearData, Resampling, block_of_overlap, evaluate_forecasts, last_value,
+    mean_r2, seasonal_naive, seasonal_scale, size_of_units,
 };
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source};
@@ -269,7 +269,10 @@ fn in_time(run: &Run<'_>, sequences: &Sequences, windows: &WindowList) -> Hangin
     if window.whole {
         return Hanging { block: 1, of: BlockOf::Overlap, order, units: vec![] };
     }
-    let (season, own) = (sequences.steps_of_season(), window.length + sequences.rule().reach());
+    // Where gaps cut what has days, errors still hang together with the time of the day.
+    let has = |season: &usize| sequences.set().series().iter().any(|own| own.len() > *season);
+    let season = sequences.too_long.filter(has).unwrap_or_else(|| sequences.steps_of_season());
+    let own = window.length + sequences.rule().reach();
     let beside = if has_clock { at_once(windows, sequences.set()) } else { 1 };
     let of_a_series = windows.len() as f64 / beside as f64;
     let (block, of) = block_in_time([season, own], window.stride, of_a_series);
@@ -408,10 +411,19 @@ fn linear(run: &Run<'_>, sequences: &Sequences) -> Result<Option<Vec<f64>>, Pipe
         features: &readers[place],
         targets: &rows[place].samples.targets,
     };
-    let Some(fitted) = Linear::fit(&data(0), Some(&data(1))) else { return Ok(None) };
-    if run.stop.load(Ordering::Relaxed) {
-        return Err(PipelineError::Interrupted);
-    }
+    let told = |done: usize, total: usize| {
+        run.listener.on(&Event::Progress {
+            stage: "evaluate".to_owned(),
+            done: done as u64,
+            total: total as u64,
+            unit: "penalties of the linear model".to_owned(),
+        });
+    };
+    let fitted = match Linear::fit(&data(0), Some(&data(1)), run.stop, &told) {
+        Err(EvalError::Stopped) => return Err(PipelineError::Interrupted),
+        fitted => fitted?,
+    };
+    let Some(fitted) = fitted else { return Ok(None) };
     let outputs = sequences.rule().outputs();
     let found = fitted.predict(&data(2));
     let mut all = vec![0.0; found.len()];

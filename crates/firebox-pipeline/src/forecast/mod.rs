@@ -5,6 +5,7 @@ mod config;
 mod measure;
 mod page;
 mod rows;
+mod scales;
 mod sequences;
 
 use std::sync::Arc;
@@ -123,6 +124,10 @@ impl Chain for Forecast {
         // What rounding leaves of an even rise was once the scale of its changes.
         if forecast.predict == Predicted::Change {
             windows = windows.field("changes", "above rounding");
+        }
+        // The window of a whole series was once of its first steps.
+        if config.window.whole {
+            windows = windows.field("whole", "latest");
         }
         let windows = windows.finish();
         let mut training = Key::builder("forecaster", 1)
@@ -282,6 +287,13 @@ fn begin(
             reason: why.to_owned(),
         });
     }
+    if let Some(usual) = sequences.too_long {
+        work.reasons.push(firebox_eval::Reason {
+            key: "forecast.season".to_owned(),
+            value: "none".to_owned(),
+            reason: format!("no run of training steps is longer than a usual one of {usual}"),
+        });
+    }
     let source = sequences.source(&run.config.augment, run.config.run.seed)?;
     work.reasons.push(run.placed(source.as_ref())?.reason());
     work.resolved()?;
@@ -430,7 +442,7 @@ impl Parts {
         let windows = sequences.source(augment, loader.seed)?;
         let key = online::samples_key(run.keys.windows, augment, loader.seed);
         let train = run.placed_loader(windows, Some(key), loader)?;
-        let train = train.with_masking(table(run.config)?.masking);
+        let train = train.with_masking(table(run.config)?.masking)?;
         let validation = &sequences.windows.parts.validation;
         let validation = match validation.is_empty() {
             true => None,

@@ -225,7 +225,7 @@ fn errors_lead(evaluation: &ForecastEvaluation) -> String {
     let drawn = match evaluation.block_of {
         _ if block <= 1 => "resamples draw windows one by one, the same for all".to_owned(),
         BlockOf::Setting => in_blocks("as `evaluate.block` asks"),
-        BlockOf::Overlap => in_blocks("as many as those that share steps take"),
+        BlockOf::Overlap => in_blocks("at least as many as share steps"),
         BlockOf::Units => format!(
             "resamples draw whole series, or groups of them, that were not trained on, {block} windows each in the mean, the same for all"
         ),

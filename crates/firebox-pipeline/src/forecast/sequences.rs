@@ -8,7 +8,7 @@ use firebox_core::{
     SeriesSet, Split, SplitError, TrainWindows, Window, WindowList, count, outliers, quoted, split,
     telling_channels, unchanging_channels, unchanging_targets,
 };
-use firebox_data::{Action, Checks, Defect, Ingested};
+use firebox_data::{Action, Checks, Defect, Ingested, Interval, Timeframes};
 use firebox_loader::TrainSource;
 use firebox_train::ForecastSamples;
 
@@ -27,6 +27,8 @@ pub(super) struct Sequences {
     pub(super) samples: [Arc<ForecastSamples>; 3],
     /// Steps of a season, and where they come from.
     pub(super) season: Option<(usize, &'static str)>,
+    /// Steps of the usual season, where there is none because no run of training steps is longer.
+    pub(super) too_long: Option<usize>,
 }
 
 impl Sequences {
@@ -128,7 +130,7 @@ fn sequences(
     let (window, reach) = (&run.config.window, rule.reach());
     let parts = split(&set, &window.rule(), &split_rule, &ahead)
         .map_err(|error| with_horizons(error, window, reach))?;
-    run.warn_of_cut(&set, ahead.horizon());
+    run.warn_of_cut(&set, &ahead);
     run.warn_of_equal(&parts);
     run.warn_of_filled(&ingested.checks, ahead.horizon());
     run.warn_of_known(&parts, clock);
@@ -143,6 +145,8 @@ fn sequences(
     run.warn_of_outliers(TEST_PART, &set, &outliers(&parts.test), clock);
     run.warn_of_telling(&telling_channels(&parts.train, &ahead));
     let scaler = ForecastScaler::fit(rule, &ingested.set, &parts.train);
+    run.warn_of_unseen_levels(&scaler, &ingested.set);
+    run.warn_of_nearly_constant(&scaler, &ingested.set, &parts.train);
     let of = |windows: &WindowList| Arc::new(samples(&scaler, &ingested.set, windows));
     let Split { train, validation, test, .. } = &parts;
     let samples = [of(train.windows()), of(validation.windows()), of(test.windows())];
@@ -163,18 +167,41 @@ fn sequences(
             run.listener.on(&Event::Warning { message });
         }
     }
-    let usual = || {
-        let interval = ingested.checks.interval?;
-        let season = firebox_eval::usual_season(interval.microseconds())?;
-        Some((season, "that of the data's interval"))
-    };
-    let season = config.season.map(|season| (season, "as written")).or_else(usual);
+    let usual = usual_season(run.config.data.timeframes.as_ref(), ingested.checks.interval);
+    let longest = longest_run(&ingested.set, &parts.train);
+    let seen = usual.filter(|(season, _)| longest > *season);
+    let season = config.season.map(|season| (season, "as written")).or(seen);
+    let too_long = usual.filter(|_| season.is_none()).map(|(season, _)| season);
     let windows = Windows { ingested, parts, normaliser, rule: split_rule, chosen, hold };
-    Ok(Sequences { windows, scaler, samples, season })
+    Ok(Sequences { windows, scaler, samples, season, too_long })
+}
+
+/// Steps of a usual season, and what they follow from. What `data.timeframes` made has other steps than its source,
+/// whose interval the checks tell.
+fn usual_season(
+    frames: Option<&Timeframes>,
+    source: Option<Interval>,
+) -> Option<(usize, &'static str)> {
+    let (interval, why) = match frames {
+        Some(frames) => (frames.base, "that of `data.timeframes.base`"),
+        None => (source?, "that of the data's interval"),
+    };
+    Some((firebox_eval::usual_season(interval.microseconds())?, why))
+}
+
+/// Steps of the longest run without a gap up to the end of its last training window.
+fn longest_run(set: &SeriesSet, train: &TrainWindows) -> usize {
+    let steps = |window: Window| {
+        let last = window.steps().end - 1;
+        let runs = &set.series()[window.series as usize].segments;
+        let own = runs.get(runs.partition_point(|run| run.end <= last));
+        own.map_or(0, |run| (last + 1).saturating_sub(run.start))
+    };
+    train.windows().iter().map(steps).max().unwrap_or(0)
 }
 
 /// Outputs that are named where there may be many.
-const MOST_NAMED: usize = 5;
+pub(super) const MOST_NAMED: usize = 5;
 
 /// The outputs of which no sample of a part has a target, such as `load +3`; nothing of a part without samples.
 fn unmeasured(rule: &ForecastRule, set: &SeriesSet, samples: &ForecastSamples) -> Vec<String> {
@@ -308,9 +335,37 @@ pub(crate) fn samples(
 
 #[cfg(test)]
 mod tests {
+    use firebox_core::{Channel, Role, Series, SplitRule, WindowRule};
     use firebox_data::Finding;
 
     use super::*;
+
+    #[test]
+    fn a_season_is_of_the_steps_and_not_of_the_rows_that_they_are_made_of() {
+        let minute = Interval::from_microseconds(60_000_000);
+        // A day of bars of 15 minutes, and of rows of one.
+        let of = |frames: Option<&Timeframes>| usual_season(frames, minute).map(|own| own.0);
+        assert_eq!(of(Some(&Timeframes::default())), Some(96));
+        assert_eq!(of(None), Some(1440));
+        assert_eq!(usual_season(None, None), None);
+    }
+
+    #[test]
+    fn the_longest_run_ends_with_its_last_training_window() {
+        let mut series = Series::regular("a", 0, 60_000_000, vec![1.0; 100], 1);
+        series.segments = vec![0..45, 50..100];
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+        let longest = |test: f64| {
+            let rule = WindowRule { length: 5, stride: 5, whole: false };
+            let by_time = SplitRule::Time { validation: 0.0, test, gap: Some(0) };
+            let parts = split(&set, &rule, &by_time, &Labels::None).unwrap();
+            longest_run(&set, &parts.train)
+        };
+        assert_eq!(longest(0.0), 50);
+        // Training ends with step 80, of which the second run has 30.
+        assert_eq!(longest(0.2), 45);
+    }
 
     #[test]
     fn windows_that_do_not_fit_name_the_horizons() {
