@@ -54,10 +54,7 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         });
     }
     let line = first_line(path)?;
-    if line.contains('\r') {
-        let problem = "lines end with a carriage return alone, as on old Macs: convert them to line feeds first";
-        return Err(DataError::line(path, 1, problem));
-    }
+    check_line_ends(path, &line)?;
     let (names, is_open) = scan(&line, separator(path, csv));
     if is_open {
         let problem = "a double quote is opened in the header and not closed on its line: close it, or name the column on one line";
@@ -87,6 +84,16 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
         return Err(DataError::line(path, 1, problem));
     }
     Ok(names)
+}
+
+/// Refuses a file of which all is one line to the reader of rows.
+pub(crate) fn check_line_ends(path: &Path, first_line: &str) -> Result<(), DataError> {
+    if !first_line.contains('\r') {
+        return Ok(());
+    }
+    let problem =
+        "lines end with a carriage return alone, as on old Macs: convert them to line feeds first";
+    Err(DataError::line(path, 1, problem))
 }
 
 /// What else may separate the columns of a header in which the separator does not stand.

@@ -816,6 +816,7 @@ mod tests {
         let whole = fs::read_to_string(&manifest).unwrap();
         let mut bare: serde_json::Value = serde_json::from_str(&whole).unwrap();
         assert!(bare["series"][0].as_object_mut().unwrap().remove("group").is_some());
+        assert!(bare.as_object_mut().unwrap().remove("checksum").is_some());
         fs::write(&manifest, bare.to_string()).unwrap();
         let stop = AtomicBool::new(false);
         let (set, _) = store::load(&cache, key, vec![], &stop).unwrap().unwrap();

@@ -2,7 +2,7 @@
 //! labels, and `manifest.json`. Of converted samples the manifest is all: their values stay in their shards.
 //!
 //! A folder appears under its key by one rename, whole or not at all; its manifest holds the
-//! checksums of the data. What does not fit its manifest is made anew. Two runs that make the same
+//! checksums of the data, and its own. What does not fit its manifest is made anew. Two runs that make the same
 //! key at once both succeed, and one result stays. Large series are mapped: the system gives their
 //! memory up when it is short.
 
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use firebox_cache::{Aside, FileRecord, SERIES};
+use firebox_cache::{Aside, FileRecord, SERIES, checksum_without};
 use firebox_core::{
     Backing, Channel, Column, Filled, Key, Origin, Series, SeriesError, SeriesSet, SeriesValues,
     StepLabels,
@@ -53,6 +53,34 @@ struct Manifest {
     /// Whether the values are in the shards of converted samples that the series were read from.
     #[serde(default)]
     in_place: bool,
+    /// That of this manifest, see [`checksum_without`]; empty in those that were stored before it was kept.
+    #[serde(default)]
+    checksum: String,
+}
+
+impl Manifest {
+    /// Reads the text of a manifest.
+    ///
+    /// # Errors
+    ///
+    /// Says what is damaged.
+    fn read(text: &[u8]) -> Result<Self, String> {
+        let manifest: Self = serde_json::from_slice(text)
+            .map_err(|error| format!("its manifest is damaged: {error}"))?;
+        let stated = &manifest.checksum;
+        if !stated.is_empty() && checksum_without(text, stated) != *stated {
+            return Err("its manifest is damaged: its checksum is of another text".to_owned());
+        }
+        Ok(manifest)
+    }
+
+    /// Its text, with the checksum of this.
+    fn text(&mut self) -> Result<Vec<u8>, serde_json::Error> {
+        self.checksum.clear();
+        let bare = serde_json::to_vec_pretty(self)?;
+        self.checksum = checksum_without(&bare, "");
+        serde_json::to_vec_pretty(self)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -102,7 +130,7 @@ pub(crate) fn remove(cache: &Path, key: Key) -> Result<(), DataError> {
 /// Their content is not read.
 pub(crate) fn peek(cache: &Path, key: Key) -> Option<Checks> {
     let folder = folder(cache, key);
-    let manifest: Manifest = serde_json::from_slice(&fs::read(folder.join(MANIFEST)).ok()?).ok()?;
+    let manifest = Manifest::read(&fs::read(folder.join(MANIFEST)).ok()?).ok()?;
     let whole = |file: &FileRecord| {
         fs::metadata(folder.join(&file.name)).is_ok_and(|found| found.len() == file.bytes)
     };
@@ -130,8 +158,7 @@ pub(crate) fn load(
         }
         Err(error) => return Err(format!("its manifest cannot be read: {error}")),
     };
-    let manifest: Manifest = serde_json::from_slice(&manifest)
-        .map_err(|error| format!("its manifest is damaged: {error}"))?;
+    let manifest = Manifest::read(&manifest)?;
     if manifest.key != key || manifest.version != VERSION {
         return Err("its manifest belongs to another key".to_owned());
     }
@@ -164,12 +191,12 @@ pub(crate) fn keep_groups(
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         read => read.map_err(DataError::io("read", &path))?,
     };
-    let encoded = |error: serde_json::Error| DataError::io("encode", &path)(error.into());
-    let mut manifest: Manifest = serde_json::from_slice(&text).map_err(encoded)?;
+    // What is damaged stays so, for the next run to see and to make anew.
+    let Ok(mut manifest) = Manifest::read(&text) else { return Ok(()) };
     for entry in &mut manifest.series {
         entry.group = groups.get(&entry.name).map(|group| group.to_string());
     }
-    let text = serde_json::to_vec_pretty(&manifest).map_err(encoded)?;
+    let text = manifest.text().map_err(|error| DataError::io("encode", &path)(error.into()))?;
     let new = crate::table::temporary().prefix(".manifest").tempfile_in(&folder);
     let new = new.map_err(DataError::io("write to the folder", &folder))?.into_temp_path();
     write(&new, &text)?;
@@ -426,11 +453,19 @@ impl Making {
         let Self { aside, folder, arrays } = self;
         let files = arrays.finish(heard)?;
         let About { channels, classes, series, checks } = about;
-        let version = VERSION;
-        let manifest =
-            Manifest { version, key, files, channels, classes, series, checks, in_place: false };
+        let mut manifest = Manifest {
+            version: VERSION,
+            key,
+            files,
+            channels,
+            classes,
+            series,
+            checks,
+            in_place: false,
+            checksum: String::new(),
+        };
         let there = || matches!(load(cache, key, vec![], heard.0), Ok(Some(_)));
-        let target = complete(&aside, &folder, cache, &manifest, there)?;
+        let target = complete(&aside, &folder, cache, &mut manifest, there)?;
         Ok(Made { folder: target, manifest })
     }
 }
@@ -464,12 +499,11 @@ fn complete(
     aside: &Aside,
     folder: &Path,
     cache: &Path,
-    manifest: &Manifest,
+    manifest: &mut Manifest,
     whole: impl Fn() -> bool,
 ) -> Result<PathBuf, DataError> {
     let target = self::folder(cache, manifest.key);
-    let text = serde_json::to_vec_pretty(manifest)
-        .map_err(|error| DataError::io("encode", &target)(error.into()))?;
+    let text = manifest.text().map_err(|error| DataError::io("encode", &target)(error.into()))?;
     write(&folder.join(MANIFEST), &text)?;
     sync_folder(folder);
     put(folder, &target, aside.path(), whole)?;
@@ -486,14 +520,22 @@ pub(crate) fn keep_in_place(
 ) -> Result<(SeriesSet, Checks), DataError> {
     let (aside, folder) = aside(cache)?;
     let About { channels, classes, series, checks } = about;
-    let (version, files) = (VERSION, vec![]);
-    let manifest =
-        Manifest { version, key, files, channels, classes, series, checks, in_place: true };
+    let mut manifest = Manifest {
+        version: VERSION,
+        key,
+        files: vec![],
+        channels,
+        classes,
+        series,
+        checks,
+        in_place: true,
+        checksum: String::new(),
+    };
     let never = AtomicBool::new(false);
     // What breaks a promise, such as two channels of one name, is refused before it is stored.
     let set = in_place(&manifest, samples.clone())?;
     let there = || matches!(load(cache, key, samples.clone(), &never), Ok(Some(_)));
-    complete(&aside, &folder, cache, &manifest, there)?;
+    complete(&aside, &folder, cache, &mut manifest, there)?;
     Ok((set, manifest.checks))
 }
 

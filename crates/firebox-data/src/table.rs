@@ -119,7 +119,8 @@ impl TableWriter {
     ///
     /// # Errors
     ///
-    /// When columns differ in length or from those of the first batch, or the disk is full.
+    /// When columns differ in length or from those of the first batch, the numbers of vectors are no whole rows, or the
+    /// disk is full.
     pub fn write(&mut self, columns: Vec<(String, TableColumn)>) -> Result<(), DataError> {
         let frame = frame(columns).map_err(|error| self.failed(error))?;
         if self.writer.is_none() {
@@ -175,13 +176,21 @@ pub(crate) fn temporary() -> tempfile::Builder<'static, 'static> {
 }
 
 fn frame(columns: Vec<(String, TableColumn)>) -> PolarsResult<DataFrame> {
-    let columns: Vec<Column> = columns.into_iter().map(column).collect();
+    let columns = columns.into_iter().map(column).collect::<PolarsResult<Vec<Column>>>()?;
     DataFrame::new_infer_height(columns)
 }
 
-fn column((name, values): (String, TableColumn)) -> Column {
+fn column((name, values): (String, TableColumn)) -> PolarsResult<Column> {
+    if let TableColumn::Vectors { values, width } = &values
+        && !values.len().is_multiple_of(*width)
+    {
+        return Err(polars_err!(
+            ShapeMismatch: "the column `{}` has {} numbers, which are no whole rows of {}",
+            name, values.len(), width
+        ));
+    }
     let name = PlSmallStr::from_string(name);
-    match values {
+    Ok(match values {
         TableColumn::Text(values) => Column::new(name, values),
         TableColumn::TextIfAny(values) => Column::new(name, values),
         TableColumn::Whole(values) => Column::new(name, values),
@@ -204,7 +213,7 @@ fn column((name, values): (String, TableColumn)) -> Column {
             values.chunks_exact(width.max(1)).for_each(|row| lists.append_slice(row));
             lists.finish().into_column()
         }
-    }
+    })
 }
 
 #[cfg(test)]
@@ -300,5 +309,14 @@ mod tests {
         let mut short = batch(0);
         short[2].1 = TableColumn::Whole(vec![1]);
         assert!(table.write(short).is_err());
+        // Three rows of two, and one number more.
+        for (count, width) in [(7, 2), (3, 0)] {
+            let mut odd = batch(0);
+            odd[4].1 = TableColumn::Vectors { values: vec![0.5; count], width };
+            let DataError::Io { source, .. } = table.write(odd).unwrap_err() else { panic!() };
+            let expected =
+                format!("`embedding` has {count} numbers, which are no whole rows of {width}");
+            assert!(source.to_string().contains(&expected), "{source}");
+        }
     }
 }

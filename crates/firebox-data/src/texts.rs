@@ -145,9 +145,10 @@ fn separator_of(path: &Path) -> u8 {
     if extension(path) == "tsv" { b'\t' } else { b',' }
 }
 
-/// Refuses a table that would be read as one column, which is not that of the texts.
+/// Refuses a table that would be read as one line, or as one column, which is not that of the texts.
 fn check_separator(path: &Path, separator: u8, text: &str) -> Result<(), DataError> {
     let line = csv::first_line(path)?;
+    csv::check_line_ends(path, &line)?;
     let names = csv::fields(&line, separator);
     let other = csv::other_separator(&line, &names).filter(|_| names[0] != text);
     let Some(other) = other else { return Ok(()) };
@@ -843,6 +844,22 @@ mod tests {
         );
         let message = read("a.doc", CSV).unwrap_err();
         assert!(message.contains("texts are read from .csv"), "{message}");
+    }
+
+    #[test]
+    fn lines_that_end_with_a_carriage_return_alone_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, separator) in [("a.csv", ","), ("a.tsv", "\t")] {
+            let path = folder.path().join(name);
+            let lines = "text,0\rfine,0\rso,0\r".replace(',', separator);
+            std::fs::write(&path, &lines).unwrap();
+            let said = read_plain_texts(&path, "text").unwrap_err().to_string();
+            let expected = format!("{name}, line 1: lines end with a carriage return alone");
+            assert!(said.contains(&expected), "{said}");
+            // Before a line feed they are usual.
+            std::fs::write(&path, lines.replace('\r', "\r\n")).unwrap();
+            assert_eq!(read_plain_texts(&path, "text").unwrap(), ["fine", "so"]);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use firebox_core::Stream;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::together::{equal_units, number_of_units};
+use crate::together::{equal_units, number_anew, number_of_units};
 use crate::{Confusion, Metric, Metrics, Together};
 
 /// Blocks of windows below which there is no interval. A choice: a resample of one block is all windows again, and those of
@@ -122,6 +122,21 @@ pub(crate) fn have_intervals<'a>(
 /// Windows as runs of consecutive ones: the first of each and how many.
 pub(crate) type Unit = Vec<(usize, usize)>;
 
+/// What resamples are drawn by.
+enum Drawn {
+    /// Blocks alone.
+    Blocks,
+    /// Blocks, of which each window comes as often as its unit is drawn.
+    Crossed {
+        /// The unit of each window, from 0.
+        units: Vec<u32>,
+        /// How many units there are.
+        count: usize,
+    },
+    /// Whole units.
+    Whole(Vec<Unit>),
+}
+
 /// How windows are drawn again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resampling {
@@ -131,9 +146,9 @@ pub struct Resampling {
     pub resamples: u32,
     /// Consecutive windows drawn together: 1, or the number of windows that share a step.
     pub block: usize,
-    /// The unit that each window is of, such as its series, where windows hang together by these and by blocks: a window comes
-    /// as often as its block times its unit is drawn (the pigeonhole bootstrap of two crossed factors: Owen, "The pigeonhole
-    /// bootstrap", 2007). Empty: by blocks alone.
+    /// The unit that each window is of, by any number of it, such as that of its series, where windows hang together by these
+    /// and by blocks: a window comes as often as its block times its unit is drawn (the pigeonhole bootstrap of two crossed
+    /// factors: Owen, "The pigeonhole bootstrap", 2007). Empty: by blocks alone.
     pub units: Vec<u32>,
     /// Units are drawn whole, as many as there are, and no blocks: where windows hang together by units alone, a block that
     /// begins in one unit and ends in another varies less than a unit does.
@@ -147,23 +162,20 @@ impl Resampling {
     ///
     /// The `resample`-th one is the same on any number of threads.
     pub fn indices(&self, windows: usize, resample: u32) -> Vec<u32> {
-        self.indices_of(self.units_to_draw().as_deref(), windows, resample)
+        self.indices_of(&self.drawn(), windows, resample)
     }
 
-    fn indices_of(&self, whole: Option<&[Unit]>, windows: usize, resample: u32) -> Vec<u32> {
-        let blocks = self.blocks(whole, windows, resample).into_iter();
+    fn indices_of(&self, by: &Drawn, windows: usize, resample: u32) -> Vec<u32> {
+        let blocks = self.blocks(by, windows, resample).into_iter();
         let drawn = blocks
             .flat_map(|(start, length)| (start..start + length).map(|at| (at % windows) as u32));
-        if whole.is_some() || self.units.is_empty() {
-            return drawn.collect();
-        }
-        let drawn: Vec<u32> = drawn.collect();
-        let units = number_of_units(&self.units).unwrap_or(0);
+        let Drawn::Crossed { units: of_window, count: units } = by else { return drawn.collect() };
+        let (drawn, units): (Vec<u32>, usize) = (drawn.collect(), *units);
         let of_units = self.stream.substream(u64::MAX - 1);
         let mut draws = of_units.substream(u64::from(resample)).draws();
         let mut times = vec![0usize; units];
         (0..units).for_each(|_| times[draws.below(units as u64) as usize] += 1);
-        let of = |at: &u32| times[self.units[*at as usize] as usize];
+        let of = |at: &u32| times[of_window[*at as usize] as usize];
         let crossed: Vec<u32> =
             drawn.iter().flat_map(|at| std::iter::repeat_n(*at, of(at))).collect();
         // No drawn block has a window of a drawn unit: as good as never, and there has to be one.
@@ -194,27 +206,45 @@ impl Resampling {
 
     /// The units that are drawn whole, if they are.
     pub(crate) fn units_to_draw(&self) -> Option<Vec<Unit>> {
-        if !self.whole_units || self.units.is_empty() {
-            return None;
-        }
-        let count = number_of_units(&self.units).unwrap_or(0);
-        let mut all: Vec<Unit> = vec![vec![]; count];
-        for (window, unit) in self.units.iter().enumerate() {
+        (self.whole_units && !self.units.is_empty()).then(|| self.all_units())
+    }
+
+    /// The units that cross blocks, if they do.
+    pub(crate) fn units_to_cross(&self) -> Option<Vec<Unit>> {
+        (!self.whole_units && !self.units.is_empty()).then(|| self.all_units())
+    }
+
+    /// The windows of each unit.
+    fn all_units(&self) -> Vec<Unit> {
+        let mut units = self.units.clone();
+        let mut all: Vec<Unit> = vec![vec![]; number_anew(&mut units)];
+        for (window, unit) in units.iter().enumerate() {
             let own = &mut all[*unit as usize];
             match own.last_mut().filter(|(start, length)| *start + *length == window) {
                 Some((_, length)) => *length += 1,
                 None => own.push((window, 1)),
             }
         }
-        all.retain(|unit| !unit.is_empty());
-        Some(all)
+        all
     }
 
-    /// The same as blocks: first window and length. A block that reaches beyond the last window goes
-    /// on with the first. `whole` are the units that are drawn in their place, if they are.
-    fn blocks(&self, whole: Option<&[Unit]>, windows: usize, resample: u32) -> Unit {
+    /// What every resample is drawn by.
+    fn drawn(&self) -> Drawn {
+        if let Some(units) = self.units_to_draw() {
+            return Drawn::Whole(units);
+        }
+        let mut units = self.units.clone();
+        match number_anew(&mut units) {
+            0 => Drawn::Blocks,
+            count => Drawn::Crossed { units, count },
+        }
+    }
+
+    /// What is drawn before units cross it, as blocks: first window and length. A block that reaches beyond the last window
+    /// goes on with the first.
+    fn blocks(&self, by: &Drawn, windows: usize, resample: u32) -> Unit {
         let mut draws = self.stream.substream(u64::from(resample)).draws();
-        if let Some(units) = whole {
+        if let Drawn::Whole(units) = by {
             let count = units.len() as u64;
             let drawn = (0..count).map(|_| draws.below(count) as usize);
             return drawn.flat_map(|unit| units[unit].iter().copied()).collect();
@@ -233,12 +263,19 @@ impl Resampling {
         windows: usize,
         statistic: impl Fn(&[(usize, usize)], Stream) -> T + Sync,
     ) -> Vec<T> {
-        let whole = self.units_to_draw();
+        let by = self.drawn();
         (0..self.resamples)
             .into_par_iter()
             .map(|resample| {
                 let own = self.stream.substream(u64::MAX).substream(u64::from(resample));
-                statistic(&self.blocks(whole.as_deref(), windows, resample), own)
+                let blocks: Unit = match &by {
+                    Drawn::Crossed { .. } => {
+                        let drawn = self.indices_of(&by, windows, resample);
+                        drawn.into_iter().map(|window| (window as usize, 1)).collect()
+                    }
+                    Drawn::Blocks | Drawn::Whole(_) => self.blocks(&by, windows, resample),
+                };
+                statistic(&blocks, own)
             })
             .collect()
     }
@@ -250,13 +287,13 @@ impl Resampling {
         windows: usize,
         statistic: impl Fn(&[u32], Stream) -> T + Sync,
     ) -> Vec<T> {
-        let whole = self.units_to_draw();
+        let by = self.drawn();
         (0..self.resamples)
             .into_par_iter()
             .map(|resample| {
                 // Substreams of resamples occupy 0..resamples; the second level has its own.
                 let own = self.stream.substream(u64::MAX).substream(u64::from(resample));
-                statistic(&self.indices_of(whole.as_deref(), windows, resample), own)
+                statistic(&self.indices_of(&by, windows, resample), own)
             })
             .collect()
     }
@@ -621,6 +658,23 @@ mod tests {
         for half in halves.map_halves(12, <[u32]>::to_vec) {
             let has = |at: u32| half.contains(&at);
             assert!(half.len() == 6 && (0..6).all(|unit| has(2 * unit) == has(2 * unit + 1)));
+        }
+    }
+
+    #[test]
+    fn units_count_as_there_are_whatever_their_numbers() {
+        // The last three of a hundred series.
+        let units: Vec<u32> = (0..300).map(|at| at / 100).collect();
+        let of_series: Vec<u32> = units.iter().map(|unit| 97 + unit).collect();
+        for whole_units in [false, true] {
+            let of =
+                |units: &[u32]| Resampling { units: units.to_vec(), whole_units, ..resampling(10) };
+            let (found, numbered) = (of(&of_series), of(&units));
+            assert_eq!(found.independent(300), 3);
+            assert_eq!(found.clone().if_enough(300).resamples, 0);
+            for resample in 0..20 {
+                assert_eq!(found.indices(300, resample), numbered.indices(300, resample));
+            }
         }
     }
 

@@ -671,6 +671,11 @@ mod tests {
         assert!(said.sentence.contains(end), "{}", said.sentence);
         let also = "figures. Nearest neighbours on raw windows reach 94.3 %";
         assert!(said.sentence.contains(also), "{}", said.sentence);
+        // Of many windows it is told which baselines it does beat: by a probe, since nearest neighbours may do better.
+        worse.block = 1;
+        let said = verdict(Some(&worse), None);
+        let won = "worse. By such a probe it does beat the majority class. Nearest neighbours on";
+        assert!(said.sentence.contains(won), "{}", said.sentence);
     }
 
     #[test]
@@ -678,21 +683,31 @@ mod tests {
         let config = EvalConfig { resamples: 300, ..EvalConfig::default() };
         let mut won = run(&config, [50.0, 0.5, 0.5]);
         assert_eq!(verdict(Some(&won), None).outcome, Outcome::Beats);
-        let mut reach = |subject: Subject, head: Head, value: f64| {
+        let reach = |won: &mut Evaluation, subject: Subject, head: Head, value: f64| {
             let metric = won.metric;
             let own =
                 won.scores.iter_mut().find(|own| own.subject == subject && own.head == Some(head));
             let estimate = Estimate { value, low: value - 0.01, high: value + 0.01 };
             own.unwrap().metrics.insert(metric, estimate);
         };
-        reach(Subject::PreTrained, Head::Logistic, 0.9);
-        reach(Subject::PreTrained, Head::Neighbours, 0.7);
-        reach(Subject::RawWindows, Head::Neighbours, 0.95);
+        reach(&mut won, Subject::PreTrained, Head::Logistic, 0.9);
+        reach(&mut won, Subject::PreTrained, Head::Neighbours, 0.7);
+        // Nor what they do as well.
+        for (value, outcome) in [(0.9, Outcome::DoesNotBeat), (0.89, Outcome::Beats)] {
+            reach(&mut won, Subject::RawWindows, Head::Neighbours, value);
+            assert_eq!(verdict(Some(&won), None).outcome, outcome, "{value}");
+        }
+        reach(&mut won, Subject::RawWindows, Head::Neighbours, 0.95);
         let said = verdict(Some(&won), None);
         assert_eq!(said.outcome, Outcome::DoesNotBeat);
         let end =
             "and nearest neighbours on raw windows reach 95.0 % (95 % interval 94.0 % to 96.0 %).";
         assert!(said.sentence.ends_with(end), "{}", said.sentence);
+        let mut report = crate::Report::new("lost", "", said);
+        report.judge(Some(won), None);
+        let (page, best) =
+            (report.html(), "best baseline: raw windows by nearest neighbours with 95.0");
+        assert!(page.contains(best), "{page}");
     }
 
     #[test]

@@ -59,6 +59,10 @@ pub struct Report {
     pub facts: Vec<Fact>,
     /// The first line.
     pub verdict: Verdict,
+    /// What the badge before it says in place of a word on baselines, where it is something else that was compared; empty
+    /// elsewhere.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub badge: String,
     /// Numbers to see at once, in place of those of a pre-training.
     #[serde(default)]
     pub cards: Vec<Card>,
@@ -306,6 +310,7 @@ impl Report {
             seconds: 0.0,
             facts: vec![],
             verdict,
+            badge: String::new(),
             cards: vec![],
             parts: vec![],
             figures: serde_json::Value::Null,

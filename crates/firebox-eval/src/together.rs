@@ -9,8 +9,8 @@ pub struct Together {
     /// The windows in an order in which those that hang together follow on one another, such as by time where several series
     /// have the same times. Empty: as they come.
     pub order: Vec<u32>,
-    /// The unit of each window, from 0, as they come, where windows of one hang together beside those of a block, such as those
-    /// of one series beside those of a moment. Empty: there is none.
+    /// The unit of each window, by any number of it, as they come, where windows of one hang together beside those of a block,
+    /// such as those of one series beside those of a moment. Empty: there is none.
     pub units: Vec<u32>,
     /// Windows hang together by their units alone, so that whole ones are drawn; the block is then how many windows of a unit
     /// there are in the mean.
@@ -111,19 +111,26 @@ fn sums_of_sizes(units: &[u32]) -> [u64; 2] {
 /// Blocks that are left where more than what windows share is drawn together: more than a verdict takes.
 const FEWEST_OF_OVERLAP: f64 = 25.0;
 
-/// How many units there are, of which these are numbered from 0 on, if there are any.
+/// How many units windows are of, if there are any.
 pub(crate) fn number_of_units(units: &[u32]) -> Option<usize> {
-    units.iter().max().map(|last| *last as usize + 1)
+    Some(each_once(units).len()).filter(|units| *units > 0)
 }
 
-/// Numbers units from 0 on, without those of which no window is left.
-fn number_anew(units: &mut [u32]) {
-    let mut known: Vec<u32> = units.to_vec();
-    known.sort_unstable();
-    known.dedup();
+/// Numbers units from 0 on, without those of which there is no window, and says how many there are.
+pub(crate) fn number_anew(units: &mut [u32]) -> usize {
+    let known = each_once(units);
     for unit in units {
         *unit = known.partition_point(|own| own < unit) as u32;
     }
+    known.len()
+}
+
+/// The units that there are, in their order.
+fn each_once(units: &[u32]) -> Vec<u32> {
+    let mut known = units.to_vec();
+    known.sort_unstable();
+    known.dedup();
+    known
 }
 
 /// Windows in a block where each shares steps with the `share_a_step − 1` behind it, so that their correlation falls in a

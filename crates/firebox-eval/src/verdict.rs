@@ -113,12 +113,12 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
     });
     match (least(&lost).or_else(|| least(&open)), least(&won)) {
         (None, Some(best)) => {
-            let lead = |of: &str| {
+            let lead = || {
                 let Estimate { value, low, high } = best.difference;
                 let [value, low, high] = [value, low, high].map(points);
                 let name = baseline(best.baseline);
                 format!(
-                    "{value} points above the best of {of}, {name} ({interval} {low} to {high} points)"
+                    "{value} points above the best of the others by such a probe, {name} ({interval} {low} to {high} points)"
                 )
             };
             let (outcome, sentence) = match stronger {
@@ -126,13 +126,13 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
                     Outcome::DoesNotBeat,
                     format!(
                         "Pre-training does not beat its baselines: {reach}, {}, and {}.",
-                        lead("the others by such a probe"),
+                        lead(),
                         reached(other)
                     ),
                 ),
                 None => (
                     Outcome::Beats,
-                    format!("Pre-training beats its baselines: {reach}, {}.", lead("them")),
+                    format!("Pre-training beats its baselines: {reach}, {}.", lead()),
                 ),
             };
             Verdict { outcome, sentence }
@@ -160,15 +160,15 @@ fn on_labels(evaluation: &Evaluation) -> Verdict {
     }
 }
 
-/// The baseline that by its nearest neighbours reaches more than the pre-trained encoder does by anything, if there is one:
-/// whoever has it needs no encoder.
+/// The baseline that by its nearest neighbours reaches at least what the pre-trained encoder does by anything, if there is
+/// one: whoever has it needs no encoder.
 fn stronger(evaluation: &Evaluation) -> Option<&Score> {
     let value = |score: &Score| score.metric(evaluation.metric).value;
     let own = evaluation.scores.iter().filter(|score| score.subject == Subject::PreTrained);
     let own = own.map(value).fold(f64::NEG_INFINITY, f64::max);
     let others = evaluation.scores.iter().filter(|score| {
         let is_other = score.subject != Subject::PreTrained && score.head == Some(Head::Neighbours);
-        is_other && value(score) > own
+        is_other && value(score) >= own
     });
     others.max_by(|a, b| value(a).total_cmp(&value(b)))
 }
@@ -178,7 +178,7 @@ fn beaten(won: &[&Difference]) -> String {
         return String::new();
     }
     let names: Vec<_> = won.iter().map(|difference| baseline(difference.baseline)).collect();
-    format!(" It does beat {}.", list(&names))
+    format!(" By such a probe it does beat {}.", list(&names))
 }
 
 fn on_reconstruction(reconstruction: Option<&Reconstruction>) -> String {

@@ -167,6 +167,16 @@ fn a_full_page_is_well_formed_and_begins_with_the_verdict() {
     }
 }
 
+#[test]
+fn a_badge_of_its_own_is_said_in_place_of_that_on_baselines() {
+    let mut report = small();
+    assert!(check(&report).contains(">Beats its baselines</strong>"));
+    report.badge = "Clusters agree better".to_owned();
+    let page = check(&report);
+    assert!(page.contains(">Clusters agree better</strong>"));
+    assert!(!page.contains("Beats its baselines"));
+}
+
 /// Runs of these names with these settings.
 fn compared(names: &[&str], evil: &str) -> Vec<ComparedRun> {
     let run = |(place, name): (usize, &&str)| {

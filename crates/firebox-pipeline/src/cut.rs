@@ -1,4 +1,4 @@
-//! Series of which only the beginning is a window: how many there are, and the longest.
+//! Series of which only the beginning, or the end, is a window: how many there are, and the longest.
 
 use firebox_core::{SeriesSet, WindowRule};
 
@@ -7,6 +7,8 @@ pub(crate) struct Cut {
     rule: WindowRule,
     /// Steps after a window that its label or targets look at.
     horizon: usize,
+    /// Whether the window is of the last steps.
+    latest: bool,
     cut: u64,
     all: u64,
     /// Steps and name of the longest.
@@ -15,7 +17,12 @@ pub(crate) struct Cut {
 
 impl Cut {
     pub(crate) fn new(rule: WindowRule, horizon: usize) -> Self {
-        Self { rule, horizon, cut: 0, all: 0, longest: (0, String::new()) }
+        Self { rule, horizon, latest: false, cut: 0, all: 0, longest: (0, String::new()) }
+    }
+
+    /// The same of windows of the last steps, which forecasts go on from.
+    pub(crate) fn latest(self, latest: bool) -> Self {
+        Self { latest, ..self }
     }
 
     /// Looks at the series of a set.
@@ -37,9 +44,10 @@ impl Cut {
     pub(crate) fn said(&self) -> Option<String> {
         let (steps, name) = &self.longest;
         let (is, all) = (if self.cut == 1 { "is" } else { "are" }, self.all);
+        let beyond = if self.latest { "before" } else { "after" };
         (self.cut > 0).then(|| {
             format!(
-                "{} of {all} series {is} longer than the {} steps of a window, and what comes after them is not seen (the longest, `{name}`, has {steps} steps)",
+                "{} of {all} series {is} longer than the {} steps of a window, and what comes {beyond} them is not seen (the longest, `{name}`, has {steps} steps)",
                 self.cut, self.rule.length
             )
         })
@@ -72,5 +80,11 @@ mod tests {
             "3 of 5 series are longer than the 10 steps of a window, and what comes after them is not seen (the longest, `s90`, has 90 steps)"
         );
         assert!(said(true, 2, &[13, 12]).unwrap().starts_with("1 of 2 series is longer"));
+        let rule = WindowRule { length: 10, stride: 1, whole: true };
+        let mut cut = Cut::new(rule, 0).latest(true);
+        let channels = vec![Channel::new("load", Role::Other)];
+        cut.look(&SeriesSet::new(channels, vec![], vec![series(12)]).unwrap());
+        let said = cut.said().unwrap();
+        assert!(said.contains("of a window, and what comes before them is not seen"), "{said}");
     }
 }

@@ -261,7 +261,10 @@ impl PipelineError {
             // Values, budgets and settings that are known to be impossible only once the data is read.
             Self::Cache(error) => matches!(error, CacheError::Range { .. }),
             Self::Train(error) => {
-                matches!(error, TrainError::Budget { .. } | TrainError::Group(_))
+                matches!(
+                    error,
+                    TrainError::Budget { .. } | TrainError::Group(_) | TrainError::Unreached { .. }
+                )
             }
             Self::Eval(error) => matches!(
                 error,
@@ -273,7 +276,10 @@ impl PipelineError {
             ),
             Self::Load(error) => matches!(
                 error,
-                LoadError::Pin | LoadError::NotResident { .. } | LoadError::Tokens { .. }
+                LoadError::Pin
+                    | LoadError::NotResident { .. }
+                    | LoadError::Tokens { .. }
+                    | LoadError::Masking(_)
             ),
             Self::Remote(error) => matches!(
                 error,

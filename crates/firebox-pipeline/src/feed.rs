@@ -25,7 +25,7 @@ use firebox_loader::{
 use firebox_remote::{RemoteConfig, RemoteError, fetch_until, is_remote};
 
 use crate::config::RunConfig;
-use crate::device::{ChosenDevice, free_memory};
+use crate::device::{ChosenDevice, free_of_machine};
 use crate::error::PipelineError;
 use crate::padding::{one_bucket, padding};
 use crate::pages::{self, Scattered};
@@ -380,7 +380,7 @@ fn room(device: &ChosenDevice) -> Room {
     let shared = device.backend == "cpu";
     let known = !shared;
     // Limits of the process and its control group are often below what the machine has.
-    let host = [free_memory(), crate::batch_size::room()].into_iter().flatten().min();
+    let host = [free_of_machine(), crate::batch_size::room()].into_iter().flatten().min();
     Room {
         device: known
             .then(|| firebox_monitor::free_gpu_memory(device.index(), device.numbering()))

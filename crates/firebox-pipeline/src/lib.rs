@@ -165,7 +165,7 @@ pub mod cache {
 /// What memory a run takes, for the allocator of a program.
 pub mod memory {
     pub use crate::search::{NOTE_BYTES, Shortage, note_trials};
-    pub use firebox_monitor::group_limit;
+    pub use firebox_monitor::group_leaves;
     pub use firebox_train::memory::{
         gave, held, is_in_step, limit_to, peak, ran_out, reset_peak, took,
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_core::{Labels, Split, WindowList, count, quoted};
-use firebox_data::Ingested;
+use firebox_data::{Checks, Ingested};
 use firebox_eval::{
     Answers, EmbeddingView, Evaluation, Fact, Fill, Head, MaskedSample, Metric, Outcome, Report,
     Sources, Subject, Table, ValidationProbe, WindowErrors, embed, evaluate_encoder, reconstruct,
@@ -17,7 +17,7 @@ use crate::feed::effective;
 use crate::score::{Judge, Score};
 use crate::stages::{Run, Windows, written};
 use crate::test_table::FILE;
-use crate::together::together;
+use crate::together::{as_labelled, together};
 use crate::zoo::Pretrainable;
 
 /// Masked windows that the report draws.
@@ -128,7 +128,7 @@ pub(crate) fn measure<M: Pretrainable>(
     let stop = || Arc::clone(run.stop);
     let normalised = |windows| NormalisedWindows::new(windows, normaliser.clone());
     let train = NormalisedWindows::new(parts.train.clone(), normaliser.clone());
-    let sources = Sources {
+    let mut sources = Sources {
         train: Arc::new(Stoppable { source: train, stop: stop() }),
         validation: Arc::new(Stoppable {
             source: normalised(parts.validation.clone()),
@@ -140,6 +140,8 @@ pub(crate) fn measure<M: Pretrainable>(
         together: together(run.config, windows, &parts.test),
     };
     let masked = reconstruct(config, model, &sources, SHOWN_WINDOWS, device, run.listener)?;
+    // All windows were restored, and probes are judged by those with a class.
+    sources.together = as_labelled(&parts.test, |test| together(run.config, windows, test));
     let channels = sources.channels.len();
     let random = |seed| match run.stop.load(Ordering::Relaxed) {
         true => Err(PipelineError::Interrupted),
@@ -350,18 +352,34 @@ pub(crate) fn channel_table(ingested: &Ingested) -> Table {
         .iter()
         .map(|channel| vec![channel.name.clone(), format!("{:?}", channel.role).to_lowercase()])
         .collect();
+    let made = checks.timeframes.as_ref().map(|_| {
+        let runs = ingested.set.series().iter().map(|series| series.segments.len());
+        [ingested.set.steps() as u64, runs.sum::<usize>() as u64]
+    });
+    table("Channels", kept(checks, made), &["channel", "role"], rows)
+}
+
+/// What was read and kept. `made` are the steps that `data.timeframes` made of that, if it did, and their runs.
+fn kept(checks: &Checks, made: Option<[u64; 2]>) -> String {
+    let kept = if made.is_some() { "row" } else { "step" };
     let interval = checks.interval.map_or(String::new(), |interval| {
         let how = if checks.interval_declared { "declared" } else { "the most frequent" };
-        format!(" One step every {interval} ({how}).")
+        format!(" One {kept} every {interval} ({how}).")
     });
-    let note = format!(
-        "{} read, {} kept in {} series and {} without a gap.{interval}",
+    let made = made.map_or(String::new(), |[steps, runs]| {
+        format!(
+            " Of these `data.timeframes` makes {} in {} without a gap.",
+            count(steps, "step"),
+            count(runs, "run")
+        )
+    });
+    format!(
+        "{} read, {} kept in {} series and {} without a gap.{interval}{made}",
         count(checks.rows, "row"),
-        count(checks.steps, "step"),
+        count(checks.steps, kept),
         checks.series,
         count(checks.segments, "run")
-    );
-    table("Channels", note, &["channel", "role"], rows)
+    )
 }
 
 pub(crate) fn defect_table(ingested: &Ingested) -> Table {
@@ -412,6 +430,33 @@ mod tests {
         assert_eq!(said(0.0, 0.2), format!(" The test begins at step 160. {none}"));
         assert_eq!(said(0.2, 0.0), format!(" Validation begins at step 160. {none}"));
         assert_eq!(said(0.0, 0.0), "");
+    }
+
+    #[test]
+    fn rows_are_not_called_steps_where_timeframes_are_made_of_them() {
+        let interval = firebox_data::Interval::from_microseconds(60_000_000);
+        let checks = Checks {
+            rows: 28_800,
+            steps: 28_749,
+            series: 1,
+            segments: 7,
+            interval,
+            ..Checks::default()
+        };
+        let read = "28800 rows read, 28749";
+        assert_eq!(
+            kept(&checks, None),
+            format!(
+                "{read} steps kept in 1 series and 7 runs without a gap. One step every 1min (the most frequent)."
+            )
+        );
+        let of_bars = "Of these `data.timeframes` makes 1397 steps in 4 runs without a gap.";
+        assert_eq!(
+            kept(&checks, Some([1397, 4])),
+            format!(
+                "{read} rows kept in 1 series and 7 runs without a gap. One row every 1min (the most frequent). {of_bars}"
+            )
+        );
     }
 
     #[test]

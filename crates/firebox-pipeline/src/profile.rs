@@ -253,7 +253,7 @@ mod tests {
             work(span("recurrent layer", true, 500.0, 1000.0)),
             span("Fused", true, 3000.0, 3000.0),
         ];
-        let profile = Profile { steps: 1, spans, unmeasured: 2, ..Profile::default() };
+        let profile = Profile { steps: 1, spans, launched: 4, unmeasured: 2, ..Profile::default() };
         let ceilings =
             Ceilings { f32_flops: 1e12, bf16_flops: None, f16_flops: None, memory_bytes: 10e9 };
         let text = format!("{:?}", rows(&profile, 5, &ceilings));

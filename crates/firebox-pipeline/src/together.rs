@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use firebox_core::{Origin, SeriesSet, SplitRule, WindowList};
+use firebox_core::{HeldOutWindows, Origin, SeriesSet, SplitRule, WindowList};
 use firebox_eval::{Together, block_of_labels, block_of_overlap, size_of_units};
 
 use crate::PipelineConfig;
@@ -39,6 +39,26 @@ pub(crate) fn together(
         return Together::every(1);
     }
     in_time(list, set, footprint, config.window.stride, has_clock)
+}
+
+/// What `of` says of the windows with a class, by their places among all of a test part: probes are judged by these alone,
+/// of which fewer share a step. The others have no place in the order, and any unit.
+pub(crate) fn as_labelled(
+    test: &HeldOutWindows,
+    of: impl Fn(&firebox_core::Windows) -> Together,
+) -> Together {
+    let own = of(&test.labelled());
+    let labelled = (0..).zip(test.windows()).filter(|(_, window)| window.label.is_some());
+    let places: Vec<u32> = labelled.map(|(place, _)| place).collect();
+    let order = own.order.iter().map(|window| places[*window as usize]).collect();
+    let mut units = vec![];
+    if !own.units.is_empty() {
+        units.resize(test.len(), 0);
+        for (place, unit) in places.iter().zip(&own.units) {
+            units[*place as usize] = *unit;
+        }
+    }
+    Together { order, units, ..own }
 }
 
 /// Windows that hang together by moments and by units, such as those of assets that are new to the model and move together:
@@ -268,6 +288,32 @@ mod tests {
         // Without a clock, nothing is known of their times.
         let without = in_time(windows, part.set(), 20, 10, false);
         assert!(without.order.is_empty() && without.block <= 6, "{without:?}");
+    }
+
+    #[test]
+    fn windows_without_a_class_do_not_lengthen_the_blocks_of_those_with_one() {
+        // Three series of the same times, of which two have classes, other ones from window to window.
+        let series = [0, 1, 2].map(|index| {
+            let values = (0..4000).map(|step| f64::from(step * 7 % 13)).collect();
+            let labels = (0..4000u32).map(|step| (index > 0).then_some(step / 10 % 2)).collect();
+            Series {
+                labels: StepLabels::PerStep(labels),
+                ..Series::regular(format!("s{index}"), 0, 60_000_000, values, 1)
+            }
+        });
+        let channels = vec![Channel::new("x", Role::Other)];
+        let classes = vec!["a".to_owned(), "b".to_owned()];
+        let set = Arc::new(SeriesSet::new(channels, classes, series.into()).unwrap());
+        let rule = WindowRule { length: 20, stride: 10, whole: false };
+        let half = SplitRule::Time { validation: 0.0, test: 0.5, gap: Some(0) };
+        let test = split(&set, &rule, &half, &Labels::Last).unwrap().test;
+        let all = of(&test, 20, 10);
+        let labelled = as_labelled(&test, |part| of(part, 20, 10));
+        // Some 199 windows of a series, of which two share a step: (2 − 1/2)² · 199 / 6 = 74.6 = 4.2³, of each series.
+        assert_eq!((all.block, labelled.block), (10, 8));
+        let has_class = |at: &usize| test.windows().at(*at).label.is_some();
+        let chosen: Vec<usize> = (0..test.len()).filter(has_class).collect();
+        assert_eq!(labelled.of_chosen(&chosen, 1), of(&test.labelled(), 20, 10));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub struct TextParts {
 }
 
 /// Divides texts. The first `given` texts are those to divide, and those after them a test table that
-/// was given; none after them: test texts are drawn, too.
+/// was given; none after them: test texts are drawn, too. Texts without an entry in `groups` are of none.
 ///
 /// # Errors
 /// If a part that is needed has no text.
@@ -135,7 +135,12 @@ fn families(texts: &LabelledTexts) -> (Vec<usize>, usize) {
         let keys = [
             Some((true, as_compared(&texts.texts[text]))),
             // As texts are compared: one author is one, however the name is written.
-            texts.groups[text].as_deref().map(as_compared).map(|group| (false, group)),
+            texts
+                .groups
+                .get(text)
+                .and_then(Option::as_deref)
+                .map(as_compared)
+                .map(|group| (false, group)),
         ];
         for key in keys.into_iter().flatten() {
             let of_text = key.0;
@@ -234,6 +239,23 @@ mod tests {
         let list = names.iter().zip(authors).map(|(name, author)| (name.as_str(), Some(author)));
         let (family, duplicates) = families(&texts(&list.collect::<Vec<_>>()));
         assert_eq!((family, duplicates), (vec![0, 0, 0, 3, 3, 5], 0));
+    }
+
+    #[test]
+    fn texts_without_groups_are_divided_as_those_of_none() {
+        let list: Vec<String> = (0..10).map(|at| format!("text {at}")).collect();
+        let without = LabelledTexts {
+            texts: list.clone(),
+            labels: vec!["a".to_owned()],
+            truth: vec![false; 10],
+            ..LabelledTexts::default()
+        };
+        let none: Vec<(&str, Option<&str>)> =
+            list.iter().map(|text| (text.as_str(), None)).collect();
+        let rule = TextSplit { validation: 0.2, test: 0.3, seed: 1 };
+        let found = split_texts(&without, 10, &rule).unwrap();
+        assert_eq!([found.train.len(), found.validation.len(), found.test.len()], [5, 2, 3]);
+        assert_eq!(found, split_texts(&texts(&none), 10, &rule).unwrap());
     }
 
     #[test]

@@ -55,6 +55,35 @@ fn a_tokenizer_made_from_texts_reads_back() {
 }
 
 #[test]
+fn words_that_no_piece_can_serve_take_no_part_in_a_vocabulary() {
+    let texts = ["Pain in the chest, and pain in the arm.", "The patient denies chest pain."];
+    let made = |more: &str| {
+        let training = WordPieceTraining { vocabulary: 80, ..Default::default() };
+        training.train(texts.into_iter().chain([more])).unwrap()
+    };
+    // Two letters again and again, so that their pairs would be the most frequent ones.
+    let word = |letters: usize| "qz".chars().cycle().take(letters).collect::<String>();
+    let without = made("");
+    assert_eq!(made(&word(101)).to_json(), without.to_json());
+    assert_eq!(made(&word(101)).id("##z"), None);
+    assert_ne!(made(&word(100)).to_json(), without.to_json());
+    assert!(made(&word(100)).id("##z").is_some());
+    // Signs of base64 end words, and other ones end more.
+    assert_eq!(made(&format!("{}+{}", word(60), word(60))).to_json(), without.to_json());
+    assert!(made(&format!("{},{}", word(60), word(60))).id("##z").is_some());
+    // What takes no part is one unknown token, however many characters it has; é is two bytes.
+    let long = "é".repeat(101);
+    let tokens = made(&long).encode(&long).unwrap();
+    assert_eq!(tokens.iter().map(|token| token.id).collect::<Vec<_>>(), [2, 1, 3]);
+    let error =
+        WordPieceTraining::default().train([word(101).as_str(), "", long.as_str()]).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("at most 100 characters") && said.contains("2 words of more"), "{said}");
+    let error = WordPieceTraining::default().train(["", " "]).unwrap_err().to_string();
+    assert_eq!(error, "there is no word in the training texts");
+}
+
+#[test]
 fn every_letter_has_a_token_also_where_these_are_more_than_the_vocabulary() {
     let letters = |from: char| (from..).take(40).collect::<String>();
     // 40 letters, of which one begins a word, and 40 Chinese characters, each of which is a word.

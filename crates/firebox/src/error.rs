@@ -7,7 +7,7 @@ use firebox_pipeline::{ConvertError, PipelineError};
 
 use crate::output::OutputError;
 use crate::search::Fruitless;
-use crate::terminal::{LogFormat, write_line};
+use crate::terminal::{LogFormat, with_short_names, write_line};
 
 /// Prints the error and its causes: each on a line of its own, or all of it as one JSON object.
 pub(crate) fn render(error: &anyhow::Error, log: LogFormat) {
@@ -17,7 +17,7 @@ pub(crate) fn render(error: &anyhow::Error, log: LogFormat) {
 /// What [`render`] prints.
 pub(crate) fn rendered(error: &anyhow::Error, log: LogFormat) -> String {
     match log {
-        LogFormat::Text => text(error),
+        LogFormat::Text => with_short_names(&text(error)),
         LogFormat::Json => json(error).to_string(),
     }
 }
@@ -183,6 +183,14 @@ mod tests {
         }
         let object = json(&full().context("cannot write"));
         assert_eq!(object["hint"], "free some space, or name a place on another disk");
+    }
+
+    #[test]
+    fn a_person_reads_the_beginning_of_a_long_name_and_a_program_all_of_it() {
+        let error = anyhow::anyhow!("no column `{}` in a.csv", "x".repeat(100_000));
+        let said = rendered(&error, LogFormat::Text);
+        assert_eq!(said, format!("error: no column `{}…` in a.csv", "x".repeat(1000)));
+        assert!(rendered(&error, LogFormat::Json).len() > 100_000);
     }
 
     #[test]

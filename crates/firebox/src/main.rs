@@ -232,7 +232,7 @@ const TOO_LITTLE_MEMORY: &str = "memory was refused, and this command cannot go 
 const TOO_LITTLE: &str = "memory was refused where a run cannot go on with less, as it does in steps, validations and checkpoints\n  \
      what was complete is kept: the same command goes on from there\n  \
      give it more memory (ulimit -d and -v, its control group), or let it take less at once: evaluate.batch_size, or where it ended \
-     before its first step a smaller model, or a number for loader.batch_size if that is \"auto\"";
+     before its first step a smaller model, a number for loader.batch_size if that is \"auto\", or shorter texts where long ones were told";
 
 fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     let source = match (&flags.resume, &flags.file) {

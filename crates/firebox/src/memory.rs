@@ -162,11 +162,6 @@ mod restart {
 
     use super::REFUSED;
 
-    /// The part of a control group's memory that may be held. The rest is for the program itself, for
-    /// pages that the allocator keeps, and for files in use; beyond the limit the system kills without
-    /// a word.
-    const SHARE_OF_GROUP: f64 = 0.85;
-
     /// Strings that are never freed, and a null at the end.
     struct Strings(Vec<*const c_char>);
 
@@ -251,10 +246,11 @@ mod restart {
         let _ = ANEW.set(Anew { program, arguments, environment, worker });
     }
 
-    /// From now on, what this process may hold ends before the limit of its control group.
+    /// From now on, what this process may hold ends before the limit of its control group, and before what others of the
+    /// group hold now.
     pub(crate) fn heed_group() {
-        if let Some(limit) = memory::group_limit() {
-            memory::limit_to((limit as f64 * SHARE_OF_GROUP) as u64);
+        if let Some(limit) = memory::group_leaves() {
+            memory::limit_to(limit);
         }
     }
 

@@ -142,7 +142,9 @@ impl Terminal {
                     duration(*seconds)
                 ));
             }
-            Event::Warning { message } => self.line(&format!("warning: {message}")),
+            Event::Warning { message } => {
+                self.line(&format!("warning: {}", with_short_names(message)));
+            }
             Event::RunFinished { .. } => self.close(),
             Event::LossScale { step, before, scale, overflows } => {
                 let why =
@@ -208,6 +210,23 @@ pub(crate) fn write_line(text: &str) {
 pub(crate) fn shown(text: &str) -> String {
     let acts = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
     text.replace("\r\n", "\n").replace(acts, "\u{fffd}")
+}
+
+/// A message in which what stands between backticks has its beginning alone where it is longer than commands are: names of
+/// data may be whole texts.
+pub(crate) fn with_short_names(text: &str) -> String {
+    /// Characters.
+    const LONGEST: usize = 1000;
+    let parts: Vec<&str> = text.split('`').collect();
+    let short = |(place, part): (usize, &&str)| {
+        // Of an odd number of backticks the last begins nothing.
+        let is_name = place % 2 == 1 && place + 1 < parts.len();
+        match part.char_indices().nth(LONGEST).filter(|_| is_name) {
+            Some((end, _)) => format!("{}…", &part[..end]),
+            None => (*part).to_owned(),
+        }
+    };
+    parts.iter().enumerate().map(short).collect::<Vec<_>>().join("`")
 }
 
 /// The same JSON with escapes for the control characters beyond ASCII's first ones.
@@ -331,6 +350,16 @@ mod tests {
         let text = shown("series `\u{1b}[2J\u{9b}31m\r\u{7}数据`\tof\r\ntwo lines");
         let expected = "series `\u{fffd}[2J\u{fffd}31m\u{fffd}\u{fffd}数据`\tof\ntwo lines";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn of_a_long_name_the_beginning_is_shown() {
+        let long = "数".repeat(1001);
+        let said = |name: &str| format!("`a` is fine, and `{name}` is ` {long}");
+        assert_eq!(with_short_names(&said(&long)), said(&format!("{}…", "数".repeat(1000))));
+        let whole = said(&"数".repeat(1000));
+        assert_eq!(with_short_names(&whole), whole);
+        assert_eq!(with_short_names(""), "");
     }
 
     #[test]

@@ -75,7 +75,7 @@ fn any_damage_is_found_and_made_good() {
     let (files, config) = setup();
     let first = run(&files, &config);
     let folder = stored_at(&files.cache(), first.key);
-    let damage: [&dyn Fn(); 9] = [
+    let damage: [&dyn Fn(); 10] = [
         &|| {
             let mut bytes = std::fs::read(folder.join("values.npy")).unwrap();
             let middle = bytes.len() / 2;
@@ -95,6 +95,14 @@ fn any_damage_is_found_and_made_good() {
         &|| {
             let text = std::fs::read_to_string(folder.join("manifest.json")).unwrap();
             std::fs::write(folder.join("manifest.json"), &text[..text.len() / 2]).unwrap();
+        },
+        &|| {
+            // A single bit, with which it is as good a manifest as before: the end of a segment.
+            let text = std::fs::read_to_string(folder.join("manifest.json")).unwrap();
+            let digit = text.find("\"end\": ").unwrap() + "\"end\": ".len();
+            let mut bytes = text.into_bytes();
+            bytes[digit] ^= 1;
+            std::fs::write(folder.join("manifest.json"), bytes).unwrap();
         },
     ];
     for (index, damage) in damage.into_iter().enumerate() {

@@ -7,7 +7,7 @@ use super::plot::{escape, prose};
 use super::{Report, Table, sections};
 use crate::text::{count, duration, percent, significant};
 use crate::verdict::{baseline, is_many_times, percent_interval, times_of};
-use crate::{Estimate, Head, Outcome, Subject};
+use crate::{Estimate, Head, Outcome, Score, Subject};
 
 /// How the footer of every page begins.
 pub(super) const MADE_BY: &str = "Made by Firebox";
@@ -64,13 +64,13 @@ pub(super) fn facts<'a>(facts: impl Iterator<Item = (&'a str, &'a str)>) -> Stri
 impl Report {
     /// The page, as `report.html` holds it.
     pub fn html(&self) -> String {
-        let title = format!("{}: {}", self.title, label(self.verdict.outcome));
+        let title = format!("{}: {}", self.title, self.badge_text());
         let footer = "all figures are in <code>scores.json</code> beside it";
         page(&title, &self.head(), &sections::all(self), footer)
     }
 
     fn head(&self) -> String {
-        let (tone, outcome) = (tone(self.verdict.outcome), label(self.verdict.outcome));
+        let (tone, outcome) = (tone(self.verdict.outcome), escape(self.badge_text()));
         let sentence = prose(&self.verdict.sentence);
         let mut out = format!(
             "<header>\n<p class=\"verdict {tone}\"><strong class=\"pill\">{outcome}</strong> <span>{sentence}</span></p>\n<h1>{}</h1>\n",
@@ -96,6 +96,10 @@ impl Report {
         out
     }
 
+    fn badge_text(&self) -> &str {
+        if self.badge.is_empty() { label(self.verdict.outcome) } else { &self.badge }
+    }
+
     fn score_card(&self) -> String {
         let Some(evaluation) = &self.evaluation else {
             return match self.unscored.as_str() {
@@ -107,17 +111,24 @@ impl Report {
         let own = evaluation.score(Subject::PreTrained, Some(Head::Logistic));
         let own = own.map(|score| score.metric(metric)).unwrap_or_default();
         let interval = interval_of(&own, evaluation.confidence, percent);
-        let baselines = evaluation.scores.iter().filter(|score| {
-            score.subject != Subject::PreTrained && score.head != Some(Head::Neighbours)
-        });
-        let best = baselines
-            .map(|score| (score.metric(metric).value, score.subject))
-            .max_by(|a, b| a.0.total_cmp(&b.0));
-        let best = best.map_or_else(String::new, |(value, subject)| {
-            format!("best baseline: {} with {}", baseline(subject), percent(value))
+        let value = |score: &Score| score.metric(metric).value;
+        let baselines =
+            evaluation.scores.iter().filter(|score| score.subject != Subject::PreTrained);
+        let best = baselines.max_by(|a, b| value(a).total_cmp(&value(b)));
+        let best = best.map_or_else(String::new, |best| {
+            let by = match best.head {
+                Some(Head::Neighbours) => " by nearest neighbours",
+                Some(Head::Logistic) | None => "",
+            };
+            format!("best baseline: {}{by} with {}", baseline(best.subject), percent(value(best)))
         });
         let title = format!("Test {}", metric.name());
-        card(&title, &percent(own.value), &[interval, best], tone(self.verdict.outcome))
+        let neighbours = evaluation.score(Subject::PreTrained, Some(Head::Neighbours)).map(value);
+        let also = neighbours.filter(|share| *share > own.value);
+        let also = also
+            .map_or_else(String::new, |share| format!("by nearest neighbours {}", percent(share)));
+        let notes = [interval, also, best];
+        card(&title, &percent(own.value), &notes, tone(self.verdict.outcome))
     }
 
     fn reconstruction_card(&self) -> String {

@@ -142,7 +142,8 @@ fn by_importance(study: &StudyReport) -> Vec<usize> {
 
 /// Each complete trial as a line through its value and its parameters.
 pub(super) fn parallel(study: &StudyReport) -> String {
-    const AXIS: f64 = 132.0;
+    /// So wide that the longest name of `short` does not touch the next one.
+    const AXIS: f64 = 150.0;
     /// So wide that texts have the size of those in the smaller pictures.
     const PAGE: f64 = 960.0;
     const FLOOR: f64 = 250.0;

@@ -103,7 +103,7 @@ mod tests {
         let channels = vec![Channel::new("x", Role::Other)];
         let set = SeriesSet::new(channels, vec![], series.collect()).unwrap();
         let mut left_out = LeftOut::default();
-        let windows = unseen(&Arc::new(set), &rule).unwrap();
+        let windows = unseen(&Arc::new(set), &rule, false).unwrap();
         let have = left_out.look(&windows, &names);
         (have, left_out.said(&rule))
     }

@@ -14,7 +14,7 @@ use firebox_core::{
     count, new_thread, unseen,
 };
 use firebox_data::{DataError, TableColumn, TableWriter};
-use firebox_export::{Model, ModelCard, SavedModel};
+use firebox_export::{Model, ModelCard, SavedModel, Task};
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows};
 
@@ -292,7 +292,9 @@ impl Work<'_> {
             seconds: 0.0,
         };
         let mut strange = Strange::of(&self.saved.card);
-        let mut cut = Cut::new(self.rule, 0);
+        // What follows is forecast from the newest steps.
+        let latest = self.saved.card.task == Task::Forecasting;
+        let mut cut = Cut::new(self.rule, 0).latest(latest);
         let mut longest = (0, String::new());
         let mut taken = HashSet::new();
         let mut left_out = LeftOut::default();
@@ -305,7 +307,7 @@ impl Work<'_> {
             let shown = shown(&loaded.set, &self.saved.card)?;
             strange.look(&shown, &names);
             cut.look(&shown);
-            let windows = unseen(&shown, &self.rule).map_err(no_window)?;
+            let windows = unseen(&shown, &self.rule, latest).map_err(no_window)?;
             self.long_enough(&loaded, &windows)?;
             applied.series += left_out.look(&windows, &names);
             strange.look_at_statics(&loaded.set, windows.windows(), &names);

@@ -335,9 +335,13 @@ pub(crate) fn room() -> Option<u64> {
     Some(rooms.chain(group_room()).fold(machine, u64::min))
 }
 
-/// Bytes that the control group of this process leaves it, if it has a limit.
+/// Bytes that the control group of this process leaves it, if it has a limit: what others of the group hold now is
+/// taken, whatever they held when this process began.
 pub(crate) fn group_room() -> Option<u64> {
-    memory::limit().zip(memory::held()).map(|(limit, held)| limit.saturating_sub(held))
+    let limit = [memory::limit(), firebox_monitor::group_leaves()].into_iter().flatten().min();
+    let left = limit.zip(memory::held()).map(|(limit, held)| limit.saturating_sub(held));
+    // Where no allocator counts, what it keeps is not told from what it has in use.
+    left.or_else(firebox_monitor::group_free)
 }
 
 /// A field of a file of `/proc` in KiB, as bytes.

@@ -82,6 +82,7 @@ mod tests {
             steps: 2,
             spans,
             left_out: 0,
+            launched: 4,
             unmeasured: 0,
             by_host: 0,
             allocations: None,

@@ -211,7 +211,8 @@ pub(super) fn time<M: Module, O: Objective<M>>(
     };
     let (mut watching, mut parts, mut on_device, mut place) = (None, None, None, None);
     // The processor's own time tells its utilisation without a sampler.
-    sampled(if gpu { GPU_PERIOD } else { 0.0 }, device.watched(), &listener, || {
+    let (period, threads) = (if gpu { GPU_PERIOD } else { 0.0 }, rayon::current_num_threads());
+    sampled(period, threads, device.watched(), &listener, || {
         if config.evaluate {
             // As a run validates.
             let (once, times) = noise.once();

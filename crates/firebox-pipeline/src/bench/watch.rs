@@ -114,7 +114,8 @@ pub(super) fn watched<T>(
         }
     };
     let (done, first, ended) = obeying(folder, &Requests::new(), progress, || {
-        sampled(config.period, WatchGpus::IfTold, &everyone, || {
+        let threads = rayon::current_num_threads();
+        sampled(config.period, threads, WatchGpus::IfTold, &everyone, || {
             std::thread::sleep(OPENING);
             let first = spent();
             let done = work(&everyone);

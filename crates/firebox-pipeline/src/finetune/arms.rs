@@ -314,7 +314,7 @@ impl Fitting<'_> {
         let loader = LoaderConfig { batch_size: settings.batch_size, ..run.loader() };
         let loader = LoaderConfig { seed, ..loader };
         let train = run.placed_loader(drawing.train.clone(), None, loader)?;
-        let train = train.with_masking(settings.masking);
+        let train = train.with_masking(settings.masking)?;
         let validation = drawing.validation.clone();
         let validation = validation.map(|held| run.validation_loader(held, &train, None, loader));
         let validation = validation.transpose()?;

@@ -224,7 +224,7 @@ impl Run<'_> {
         let device = &self.device.device;
         let loader = LoaderConfig { batch_size: settings.batch(*which), ..self.loader() };
         let train = self.placed_loader(self.learnt(parts)?, None, loader)?;
-        let train = train.with_masking(settings.masking);
+        let train = train.with_masking(settings.masking)?;
         let validation = self.validation_loader(parts.validation.clone(), &train, None, loader)?;
         let data = Data { train: &train, validation: Some(&validation) };
         let config = groups_of(&model, &settings.training(*which, &training(self.config)));

@@ -287,7 +287,7 @@ impl Run<'_> {
         let source = Relabelled::new(self.learnt_in(parts, round.number)?, labels, names);
         let loader = LoaderConfig { seed: sub.seed, ..self.loader() };
         let loader = self.placed_loader(Arc::new(source), None, loader)?;
-        let loader = loader.with_masking(settings.masking);
+        let loader = loader.with_masking(settings.masking)?;
         let objective =
             Clusters::new(assigned, settings.clusters, settings.noise, settings.time_mask);
         let [_, channels] = parts.train.shape();

@@ -18,7 +18,7 @@ use crate::error::PipelineError;
 use crate::measure::channel_names;
 use crate::stages::{Run, Windows};
 use crate::test_table::{FILE, Said, TestTable};
-use crate::together::together;
+use crate::together::{as_labelled, together};
 
 /// Clusters of the test windows beside their true classes.
 #[derive(Clone, Debug, Serialize)]
@@ -301,7 +301,7 @@ fn probe(
         test: parts.test.clone(),
         held_out: None,
         channels: channel_names(windows),
-        together: together(run.config, windows, &windows.parts.test),
+        together: as_labelled(&windows.parts.test, |test| together(run.config, windows, test)),
     };
     let channels = sources.channels.len();
     let random = |seed| match run.stop.load(Ordering::Relaxed) {

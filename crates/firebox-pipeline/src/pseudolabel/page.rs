@@ -27,6 +27,12 @@ pub(super) fn report(
         Outcome::TooFewWindows | Outcome::NoLabels | Outcome::NotMeasured => Tone::Open,
     };
     let mut report = Report::new(title, "", verdict);
+    // The probe on the encoder may be better than its baselines or not, which the page tells, too.
+    report.badge = match report.verdict.outcome {
+        Outcome::Beats => "Clusters agree better".to_owned(),
+        Outcome::DoesNotBeat => "Clusters not shown to agree better".to_owned(),
+        Outcome::TooFewWindows | Outcome::NoLabels | Outcome::NotMeasured => String::new(),
+    };
     report.cards = judged.subjects.first().map(|own| card(own, tone)).into_iter().collect();
     report.parts = vec![
         Part {

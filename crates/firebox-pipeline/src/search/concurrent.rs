@@ -216,7 +216,8 @@ fn busy(sample: &MachineSample, gpu: bool) -> Option<f64> {
     if gpu {
         return own_gpu(sample)?.utilisation;
     }
-    (sample.threads > 0).then(|| sample.cpu_threads / f64::from(sample.threads))
+    // Threads that fill batches come on top of those that compute.
+    (sample.threads > 0).then(|| (sample.cpu_threads / f64::from(sample.threads)).min(1.0))
 }
 
 /// Whether a further trial fits that takes as much memory as each of those that run. What is not
@@ -298,6 +299,7 @@ mod tests {
         let gate = Gate::new(Concurrent::Auto, false, 8, &Silent);
         assert_eq!(after(&gate, |_| sample(0.95), 100), 1);
         assert_eq!(after(&gate, |_| sample(0.5), JUDGED), 2, "a smaller one came");
+        assert_eq!([0.5, 1.25].map(|share| busy(&sample(share), false)), [Some(0.5), Some(1.0)]);
     }
 
     #[test]

@@ -275,7 +275,7 @@ impl Search {
             study.optimize(&budget, |trial| self.attempt(&study, trial, data, device, listener))
         };
         let one = |others| if gate.enter(others) { work() } else { Ok(()) };
-        firebox_monitor::sampled(period, device.watched(), &gate, || {
+        firebox_monitor::sampled(period, threads, device.watched(), &gate, || {
             std::thread::scope(|scope| {
                 let one = &one;
                 let begun = |others| {

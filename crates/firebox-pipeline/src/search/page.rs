@@ -88,13 +88,19 @@ fn report(about: &About<'_>) -> StudyReport {
         objectives: objectives.all().iter().map(objective).collect(),
         parameters: axes.iter().map(mark).collect(),
         trials: trials.iter().map(shown).collect(),
-        importances: importances(trials, 0, FanovaConfig::default()),
+        importances: shares(trials),
         best: about.best.clone(),
         seconds: Some(about.seconds),
         saved: savings(about.all).map(|s| Saved { seconds: s.seconds, spent: s.spent }),
         configuration: about.configuration.clone(),
         warnings: about.warnings.clone(),
     }
+}
+
+/// The share of the variance that each parameter explains; none where nothing tells, such as of a single complete trial.
+fn shares(trials: &[Trial]) -> Vec<(String, f64)> {
+    let shares = importances(trials, 0, FanovaConfig::default());
+    if shares.iter().any(|(_, share)| *share > 0.0) { shares } else { vec![] }
 }
 
 fn objective(objective: &Objective) -> StudyObjective {
@@ -171,8 +177,8 @@ fn summary(about: &About<'_>) -> String {
             numbers.join(", ")
         ));
     }
-    let shares = importances(trials, 0, FanovaConfig::default());
-    if shares.iter().any(|(_, share)| *share > 0.0) {
+    let shares = shares(trials);
+    if !shares.is_empty() {
         text.push_str("\n| key | share of the variance (fANOVA) |\n|---|---|\n");
         for (name, share) in shares {
             text.push_str(&format!("| {name} | {:.1} % |\n", 100.0 * share));
@@ -300,6 +306,20 @@ mod tests {
         assert!((report.trials[0].seconds.unwrap() - 15.9).abs() < 1e-6);
         let saved = report.saved.unwrap();
         assert!((saved.seconds - 13.9).abs() < 1e-6 && (saved.spent - 17.9).abs() < 1e-6);
+    }
+
+    #[test]
+    fn shares_are_told_where_trials_tell_of_them() {
+        let complete = |number, place: f64| {
+            let mut trial = Trial::new(number, TrialState::Complete);
+            let unit = Distribution::Float { low: 0.0, high: 1.0, log: false, step: None };
+            trial.parameters.insert("train.clip".to_owned(), (unit, place));
+            trial.values = Some(vec![place]);
+            trial
+        };
+        let all = [complete(0, 0.1), complete(1, 0.5), complete(2, 0.9)];
+        assert!(shares(&all[..1]).is_empty());
+        assert_eq!(shares(&all), [("train.clip".to_owned(), 1.0)]);
     }
 
     #[test]

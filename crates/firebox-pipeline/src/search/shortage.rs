@@ -18,7 +18,7 @@ use firebox_core::{Event, Listener};
 use firebox_search::Study;
 use serde_json::Value as Json;
 
-use crate::device::free_memory;
+use crate::device::free_of_machine;
 use crate::error::PipelineError;
 use crate::limits::Limits;
 
@@ -212,7 +212,8 @@ fn allowed() -> Option<String> {
         (data, "the limit of its data (ulimit -d) is", all),
         (addresses, "the limit of its addresses (ulimit -v) is", all),
         (firebox_train::memory::limit(), "its control group leaves it", "in all"),
-        (free_memory(), "the machine has", "free"),
+        (firebox_monitor::group_free(), "its control group has", "free"),
+        (free_of_machine(), "the machine has", "free"),
     ];
     let known = known.into_iter().filter_map(|(bytes, by, of)| Some((bytes?, by, of)));
     let (bytes, by, of) = known.min_by_key(|(bytes, ..)| *bytes)?;

@@ -175,10 +175,11 @@ pub(crate) fn run(
 /// Makes everything up to the report, while the machine is sampled and what is asked for is done.
 fn make(run: &Run<'_>, work: &mut Work<'_>) -> Result<Making, PipelineError> {
     let (chain, device, path) = (run.config.pipeline.chain(), run.device, work.path);
-    let period = run.config.monitor.period;
-    let made = sampled_with(period, device.watched(), &|| pools(device), run.listener, || {
-        obeying(path, run.requests, run.listener, || chain.make(run, work))
-    });
+    let (period, threads) = (run.config.monitor.period, rayon::current_num_threads());
+    let made =
+        sampled_with(period, threads, device.watched(), &|| pools(device), run.listener, || {
+            obeying(path, run.requests, run.listener, || chain.make(run, work))
+        });
     match made {
         // Before or between trainings: what earlier attempts saved is all there is.
         Err(PipelineError::Interrupted) => {

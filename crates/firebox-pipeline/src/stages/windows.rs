@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use firebox_cache::{Hold, REMOTE, Store};
 use firebox_core::{
-    Event, Key, Normaliser, SeriesSet, Split, SplitError, SplitRule, TrainWindows, count, outliers,
-    quoted, split, telling_channels, unchanging_channels,
+    Event, Key, Labels, Normaliser, SeriesSet, Split, SplitError, SplitRule, TrainWindows, count,
+    outliers, quoted, split, telling_channels, unchanging_channels,
 };
 use firebox_data::{Checks, DataConfig, Ingested};
 
@@ -122,7 +122,7 @@ impl Run<'_> {
                     ),
                 });
             }
-            self.warn_of_cut(&ingested.set, config.labels.horizon());
+            self.warn_of_cut(&ingested.set, &config.labels);
             if let SplitRule::Time { .. } = rule
                 && let Some(series) = one_class_each(&config.labels, &ingested.set)
             {
@@ -204,10 +204,10 @@ impl Run<'_> {
         }
     }
 
-    /// Warns of series that are longer than their window. `horizon` is the number of steps after it that its label or targets
-    /// look at.
-    pub(crate) fn warn_of_cut(&self, set: &SeriesSet, horizon: usize) {
-        let mut cut = Cut::new(self.config.window.rule(), horizon);
+    /// Warns of series that are longer than their window with the steps after it that its label or targets look at.
+    pub(crate) fn warn_of_cut(&self, set: &SeriesSet, labels: &Labels) {
+        let latest = matches!(labels, Labels::Ahead { .. });
+        let mut cut = Cut::new(self.config.window.rule(), labels.horizon()).latest(latest);
         cut.look(set);
         if let Some(message) = cut.said() {
             let message =

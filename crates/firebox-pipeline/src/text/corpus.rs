@@ -111,6 +111,10 @@ pub(super) fn keys(config: &PipelineConfig) -> Result<(Key, Key), PipelineError>
         .upstream("texts", texts)
         .field("longest", text.longest.to_le_bytes())
         .field("tokenizer", json(&text.tokenizer));
+    if text.encoder.folder.is_none() && !text.is_sample() {
+        // Longer ones once took a part in the vocabulary; no generated text has one, and which table has is not known here.
+        tokens = tokens.field("words", "of at most 100 characters");
+    }
     if let Some(folder) = &text.encoder.folder {
         tokens = tokens.field("encoder", hash_tokenizer(folder)?);
         if text.has_evidence() {
@@ -313,6 +317,27 @@ fn contradictions(text: &TextConfig, texts: &LabelledTexts, given: usize) -> Opt
     ))
 }
 
+/// Bytes of a text from which on it is told: all of it is split before what is too long of it is left out, which takes some
+/// hundred times as much memory.
+const LONG_TEXT: usize = 1 << 20;
+
+/// What to say of texts that take much memory whatever `text.longest` is, such as a whole book in one row by a quote that is
+/// not closed, if there are any.
+fn long_texts(text: &TextConfig, texts: &LabelledTexts, given: usize) -> Option<String> {
+    let bytes = |row: &usize| texts.texts[*row].len();
+    let long: Vec<usize> = (0..texts.len()).filter(|row| bytes(row) > LONG_TEXT).collect();
+    let longest = *long.iter().max_by_key(|row| bytes(row))?;
+    let have = if long.len() == 1 { "has" } else { "have" };
+    Some(format!(
+        "{} {have} more than {LONG_TEXT} bytes, the longest {} in {}: at most {} tokens of a text are read, and to find them \
+         takes memory and time by all of it; shorten such texts in the table",
+        count(long.len() as u64, "text"),
+        bytes(&longest),
+        place(text, texts, given, longest),
+        text.longest
+    ))
+}
+
 /// Words that a text has at least beside its numbers for texts that differ in these alone to be told as alike.
 const FEWEST_WORDS: usize = 5;
 
@@ -362,6 +387,9 @@ impl Run<'_> {
             check_names(&texts.labels, text.has_evidence())?;
             let parts = split_texts(&texts, given, &text.split)?;
             self.check_truth(&texts, &parts)?;
+            if let Some(message) = long_texts(text, &texts, given) {
+                self.listener.on(&Event::Warning { message });
+            }
             if let Some(message) = contradictions(text, &texts, given) {
                 self.listener.on(&Event::Warning { message });
             }
@@ -589,6 +617,27 @@ mod tests {
         let said = said(&list, 5);
         assert!(said.starts_with("2 texts equal an earlier one"), "{said}");
         assert!(said.contains("`lost` is 1 in row 2 of a.csv, and 0 in row 3 of a.csv"), "{said}");
+    }
+
+    #[test]
+    fn long_texts_are_told_with_the_place_of_the_longest() {
+        let text = TextConfig {
+            path: "a.csv".into(),
+            test: Some("test.csv".into()),
+            longest: 16,
+            ..TextConfig::default()
+        };
+        let [most, more] = [1_048_576, 1_048_577].map(|bytes| "a".repeat(bytes));
+        assert_eq!(long_texts(&text, &texts(&[("short", true), (most.as_str(), false)]), 2), None);
+        let one = long_texts(&text, &texts(&[("short", true), (more.as_str(), false)]), 2).unwrap();
+        let expected = "1 text has more than 1048576 bytes, the longest 1048577 in row 2 of a.csv: at most 16 tokens";
+        assert!(one.starts_with(expected), "{one}");
+        let longer = "é".repeat(600_000);
+        let mut two = texts(&[(more.as_str(), true), (longer.as_str(), false)]);
+        two.rows[1] = 1;
+        let two = long_texts(&text, &two, 1).unwrap();
+        let expected = "2 texts have more than 1048576 bytes, the longest 1200000 in row 1 of test.csv: at most";
+        assert!(two.starts_with(expected), "{two}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use firebox_core::count;
 use tokenizers::{Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
 use super::Tokenizer;
@@ -19,8 +20,11 @@ use crate::TextError;
 const SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 /// What a piece within a word begins with.
 pub(super) const PREFIX: &str = "##";
+/// Characters of a word, at most, for it to be split into pieces; a longer one is unknown as a whole.
+const LONGEST_WORD: usize = 100;
 
-/// Settings of a vocabulary that is made from training texts.
+/// Settings of a vocabulary that is made from training texts. Words of more than 100 characters, such as
+/// encoded files on one line (with + / = between letters), take no part in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WordPieceTraining {
@@ -59,7 +63,7 @@ impl WordPieceTraining {
     /// and on nothing else.
     ///
     /// # Errors
-    /// If a setting is out of its range, or there is no word in the texts.
+    /// If a setting is out of its range, or there is no word in the texts, or none that is short enough.
     pub fn train<'a>(
         &self,
         texts: impl IntoIterator<Item = &'a str>,
@@ -77,9 +81,9 @@ impl WordPieceTraining {
         texts: impl IntoIterator<Item = &'a str>,
     ) -> Result<Tokenizer, TextError> {
         self.check()?;
-        let words = self.words(stop, texts)?;
+        let (words, longer) = self.words(stop, texts)?;
         if words.is_empty() {
-            return Err(TextError::Texts("there is no word in the training texts".to_owned()));
+            return Err(TextError::Texts(no_word(longer)));
         }
         let mut joining = Joining::new(&words);
         let alphabet: BTreeSet<&str> = joining.pieces().collect();
@@ -95,17 +99,17 @@ impl WordPieceTraining {
         Tokenizer::from_text(&self.source(&vocabulary).to_string())
     }
 
-    /// Words with how often they occur.
+    /// Words with how often they occur, and how many words there are beside them that are too long to be split.
     fn words<'a>(
         &self,
         stop: &AtomicBool,
         texts: impl IntoIterator<Item = &'a str>,
-    ) -> Result<BTreeMap<String, usize>, TextError> {
+    ) -> Result<(BTreeMap<String, usize>, u64), TextError> {
         let wrong = |error: tokenizers::Error| TextError::Tokenizer(error.to_string());
         // That of the vocabulary to be made splits the texts, so that both see the same words.
         let special = self.source(&SPECIAL.map(str::to_owned));
         let splitting = Tokenizer::from_text(&special.to_string())?.inner;
-        let mut words = BTreeMap::new();
+        let (mut words, mut longer) = (BTreeMap::new(), 0);
         for written in texts {
             heed(stop)?;
             let mut text = PreTokenizedString::from(written);
@@ -115,11 +119,24 @@ impl WordPieceTraining {
             if let Some(splitter) = splitting.get_pre_tokenizer() {
                 splitter.pre_tokenize(&mut text).map_err(wrong)?;
             }
-            for (word, ..) in text.get_splits(OffsetReferential::Original, OffsetType::None) {
-                *words.entry(word.to_owned()).or_insert(0) += 1;
+            let splits = text.get_splits(OffsetReferential::Original, OffsetType::None);
+            // Characters are counted as the tokenizer counts them. Pieces of such a word would serve no text, and to
+            // join them takes time by the square of its length. At the signs of base64 words end, too.
+            let encoded = |word: &str| {
+                word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte))
+            };
+            for run in splits.chunk_by(|a, b| a.1.1 == b.1.0 && encoded(a.0) && encoded(b.0)) {
+                let characters: usize = run.iter().map(|(word, ..)| word.chars().count()).sum();
+                if characters > LONGEST_WORD {
+                    longer += 1;
+                    continue;
+                }
+                for (word, ..) in run {
+                    *words.entry((*word).to_owned()).or_insert(0) += 1;
+                }
             }
         }
-        Ok(words)
+        Ok((words, longer))
     }
 
     /// The `tokenizer.json`, which Hugging Face's libraries read, too.
@@ -155,9 +172,21 @@ impl WordPieceTraining {
             "decoder": { "type": "WordPiece", "prefix": PREFIX, "cleanup": true },
             "model": {
                 "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": PREFIX,
-                "max_input_chars_per_word": 100, "vocab": numbers,
+                "max_input_chars_per_word": LONGEST_WORD, "vocab": numbers,
             },
         })
+    }
+}
+
+/// That there is no word to make pieces of, beside so many that are too long.
+fn no_word(longer: u64) -> String {
+    match longer {
+        0 => "there is no word in the training texts".to_owned(),
+        _ => format!(
+            "there is no word of at most {LONGEST_WORD} characters in the training texts, and {} of more, which no \
+             vocabulary is made of: put blanks between the words of the texts",
+            count(longer, "word")
+        ),
     }
 }
 
