@@ -395,7 +395,7 @@ pub struct Reconstruction {
     pub block: usize,
     /// How many whole series or groups of equal size those of the windows are as good as
     /// ([`equal_units`](crate::equal_units)), if these were drawn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "equal_units", default, skip_serializing_if = "Option::is_none")]
     pub units: Option<usize>,
     /// The errors, the model first.
     pub scores: Vec<ReconstructionScore>,

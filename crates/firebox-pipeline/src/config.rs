@@ -281,7 +281,8 @@ pub struct WindowConfig {
     pub length: usize,
     /// Steps between the starts of two windows.
     pub stride: usize,
-    /// One window for each series, cut to `length`; for files that hold one sample a series.
+    /// One window for each series, cut to `length`; for files that hold one sample a series. It is of the first steps, and
+    /// of `forecast` of the last ones that targets follow.
     pub whole: bool,
     /// How values are brought to a common scale.
     pub normalise: Normalisation,

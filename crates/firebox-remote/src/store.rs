@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(of(30 * second, 4), 150 * second);
         assert_eq!(of(second, 0), second);
         assert_eq!(of(Duration::MAX, 4), Duration::MAX);
-        // As a whole number of 32 bits it had become 0.
+        // More than a whole number of 32 bits holds.
         assert_eq!(of(second, usize::MAX), Duration::from_secs(4_294_967_295));
     }
 }

@@ -140,7 +140,7 @@ pub struct ForecastEvaluation {
     pub block: usize,
     /// How many series or groups of equal size those that are drawn whole are as good as
     /// ([`equal_units`](crate::equal_units)), if they are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "equal_units", default, skip_serializing_if = "Option::is_none")]
     pub units: Option<usize>,
     /// Blocks that have a measured value, or units that cross them where these are fewer, of the output that has the fewest
     /// but any; none: all values were measured, and no units cross them.

@@ -55,8 +55,8 @@ use shortage::{ALONE, InHand, Turns};
 use text::{parameters_text, reason, values_text};
 use trial::Ran;
 
-/// How often a trial is put back because of what is no fault of its own. One that no worker can read something for
-/// would else be the next one of every worker.
+/// How often a trial is put back because of what is no fault of its own. One for which no worker can read something
+/// would else be the next of every worker, and no other would run.
 const MOST_FAULTS: u64 = 3;
 
 /// Which search is worked on.
@@ -552,6 +552,9 @@ fn is_shared(error: &PipelineError) -> bool {
         return true;
     }
     if is_of_journal(error) {
+        return true;
+    }
+    if matches!(error, PipelineError::Cache(firebox_cache::CacheError::NoMemory { .. })) {
         return true;
     }
     let mut cause = std::error::Error::source(error);

@@ -25,17 +25,20 @@ pub(crate) fn check_size(
     device: &ChosenDevice,
 ) -> Result<(), PipelineError> {
     match device.backend.as_str() {
-        "cpu" => machine().map_or(Ok(()), |room| fits(config, room, "there are")),
+        "cpu" => machine().map_or(Ok(()), |(room, said)| fits(config, room, said)),
         _ => fits(config, MOST, "no device has more than"),
     }
 }
 
-/// Bytes that this process can have at most: all of the machine with its swap, or what its control group leaves it.
-fn machine() -> Option<u64> {
+/// Bytes that this process can have at most, and whose they are, as part of a sentence: all of the machine with its swap, or
+/// what its control group leaves it.
+fn machine() -> Option<(u64, &'static str)> {
     let mut system = System::new();
     system.refresh_memory();
     let all = Some(system.total_memory() + system.total_swap()).filter(|bytes| *bytes > 0);
-    [all, memory::limit()].into_iter().flatten().min()
+    let all = all.map(|bytes| (bytes, "there are"));
+    let left = memory::limit().map(|bytes| (bytes, "limits leave this process"));
+    [all, left].into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
 }
 
 fn fits(config: &PipelineConfig, room: u64, said: &str) -> Result<(), PipelineError> {
@@ -54,7 +57,7 @@ fn fits(config: &PipelineConfig, room: u64, said: &str) -> Result<(), PipelineEr
     });
     Err(PipelineError::Setting(format!(
         "the model has at least {:.2e} parameters, which take {} ({held}), and {said} {} of memory\n  \
-         {largest}make the model smaller, or use a machine with more memory",
+         {largest}make the model smaller, or give it more memory",
         model.parameters,
         gib(bytes(&model)),
         gib(room as f64)
@@ -223,7 +226,7 @@ mod tests {
     #[test]
     fn what_this_machine_has_is_known() {
         let device = ChosenDevice::named("cpu");
-        if let Some(room) = machine() {
+        if let Some((room, _)) = machine() {
             assert!(room > 64 * MIB, "{room}");
             let wide = read("[model.bilstm-mae]\nhidden = 1000000000");
             check_size(&wide, &device).unwrap_err();
