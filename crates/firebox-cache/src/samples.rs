@@ -105,14 +105,18 @@ impl Manifest {
         if !is_known || files != Some(manifest.files.len()) {
             return Err(Damage::Content("the manifest is of another format".to_owned()));
         }
-        let (names, records) = (manifest.names.len(), manifest.records);
-        if names != 0 && names != records {
-            let [names, samples] = [(names, "name"), (records, "sample")]
-                .map(|(number, noun)| count(number as u64, noun));
+        if let Some([names, samples]) = ill_named(manifest.names.len(), manifest.records) {
             return Err(Damage::Content(format!("the manifest has {names} for {samples}")));
         }
         Ok(manifest)
     }
+}
+
+/// How many names and samples there are, in words, if neither each sample has a name nor none has.
+fn ill_named(names: usize, samples: usize) -> Option<[String; 2]> {
+    let counted = [(names, "name"), (samples, "sample")];
+    let in_words = || counted.map(|(number, noun)| count(number as u64, noun));
+    (names != 0 && names != samples).then(in_words)
 }
 
 /// Says that a shard is whole, and what it was made from.
@@ -134,10 +138,7 @@ impl SampleSpec {
     /// Refuses names, steps and labels that cannot be those of the samples, before anything is made of them.
     fn check(&self) -> Result<(), CacheError> {
         let refuse = |message| Err(CacheError::Declared(message));
-        let (names, samples) = (self.names.len(), self.samples.len());
-        if names != 0 && names != samples {
-            let [names, samples] = [(names, "name"), (samples, "sample")]
-                .map(|(number, noun)| count(number as u64, noun));
+        if let Some([names, samples]) = ill_named(self.names.len(), self.samples.len()) {
             return refuse(format!("{samples} have {names}; give one for each, or none"));
         }
         let mut known = HashSet::new();

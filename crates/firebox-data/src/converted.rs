@@ -8,13 +8,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use firebox_cache::{CacheError, Samples};
-use firebox_core::{Channel, Event, Filled, Key, Listener, SeriesSet, SeriesValues};
+use firebox_core::{Channel, Filled, Key, Listener, SeriesSet, SeriesValues};
 
 use crate::fast::Stop;
 use crate::input::Input;
 use crate::raw::{Piece, Raw, RawLabels, RawSeries, Rows};
 use crate::store::{self, About, Entry, LabelKind};
 use crate::ts::name_channels;
+use crate::warnings::warn;
 use crate::{Action, Checks, ConstantPolicy, DataConfig, DataError, Defect, Finding, Format};
 
 /// The file that stands for the folder: it holds the checksums of all others.
@@ -111,8 +112,7 @@ pub(crate) fn open_all(
     let folders: Vec<Samples> = inputs.iter().map(open).collect::<Result<_, _>>()?;
     for samples in &folders {
         if let Some(lost) = samples.lost() {
-            let message = format!("{}: {lost}", samples.path().display());
-            listener.on(&Event::Warning { message });
+            warn(listener, format!("{}: {lost}", samples.path().display()));
         }
     }
     Ok(folders)

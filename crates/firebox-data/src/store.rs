@@ -452,18 +452,7 @@ impl Making {
     ) -> Result<Made, DataError> {
         let Self { aside, folder, arrays } = self;
         let files = arrays.finish(heard)?;
-        let About { channels, classes, series, checks } = about;
-        let mut manifest = Manifest {
-            version: VERSION,
-            key,
-            files,
-            channels,
-            classes,
-            series,
-            checks,
-            in_place: false,
-            checksum: String::new(),
-        };
+        let mut manifest = about.manifest(key, files, false);
         let there = || matches!(load(cache, key, vec![], heard.0), Ok(Some(_)));
         let target = complete(&aside, &folder, cache, &mut manifest, there)?;
         Ok(Made { folder: target, manifest })
@@ -519,18 +508,7 @@ pub(crate) fn keep_in_place(
     samples: Vec<SeriesValues>,
 ) -> Result<(SeriesSet, Checks), DataError> {
     let (aside, folder) = aside(cache)?;
-    let About { channels, classes, series, checks } = about;
-    let mut manifest = Manifest {
-        version: VERSION,
-        key,
-        files: vec![],
-        channels,
-        classes,
-        series,
-        checks,
-        in_place: true,
-        checksum: String::new(),
-    };
+    let mut manifest = about.manifest(key, vec![], true);
     let never = AtomicBool::new(false);
     // What breaks a promise, such as two channels of one name, is refused before it is stored.
     let set = in_place(&manifest, samples.clone())?;
@@ -570,6 +548,15 @@ pub(crate) struct About {
     pub(crate) classes: Vec<String>,
     pub(crate) series: Vec<Entry>,
     pub(crate) checks: Checks,
+}
+
+impl About {
+    /// The manifest of such a result, which has its checksum once it is [written](Manifest::text).
+    fn manifest(self, key: Key, files: Vec<FileRecord>, in_place: bool) -> Manifest {
+        let Self { channels, classes, series, checks } = self;
+        let (version, checksum) = (VERSION, String::new());
+        Manifest { version, key, files, channels, classes, series, checks, in_place, checksum }
+    }
 }
 
 /// Stores a set under its key, unless it is stopped before. What was there is replaced unless it is whole.

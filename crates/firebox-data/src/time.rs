@@ -251,21 +251,16 @@ pub(crate) fn as_date(number: f64) -> Option<String> {
     }
     let text = format!("{number:.0}");
     let (date, clock) = text.split_at_checked(8)?;
-    let (year, day) = date.split_at_checked(4)?;
-    let (month, day) = day.split_at_checked(2)?;
-    if !(1900..=2100).contains(&digits(year.as_bytes())?) {
+    if !(1900..=2100).contains(&digits(date[..4].as_bytes())?) {
         return None;
     }
-    let mut written = format!("{year}-{month}-{day}");
-    if let Some((hour, rest)) = clock.split_at_checked(2) {
-        let (minute, second) = rest.split_at_checked(2)?;
-        written += &format!("T{hour}:{minute}");
-        if !second.is_empty() {
-            written += &format!(":{second}");
-        }
-    } else if !clock.is_empty() {
-        return None;
-    }
+    let date = format!("{}-{}-{}", &date[..4], &date[4..6], &date[6..]);
+    let written = match clock.len() {
+        0 => date,
+        4 => format!("{date}T{}:{}", &clock[..2], &clock[2..]),
+        6 => format!("{date}T{}:{}:{}", &clock[..2], &clock[2..4], &clock[4..]),
+        _ => return None,
+    };
     parse_iso(written.as_bytes()).is_some().then_some(written)
 }
 

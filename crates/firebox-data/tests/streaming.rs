@@ -934,26 +934,37 @@ fn read_in_place() {
     }
 }
 
-#[test]
-fn converted_samples_whose_small_values_became_zeros_are_told_of_in_each_run() {
-    let folder = tempfile::tempdir().unwrap();
+/// Two converted samples, of four steps and of three, with the two values that `row` says of a sample's step.
+fn convert_two(
+    folder: &Path,
+    storage: Storage,
+    row: impl Fn(usize, usize) -> [f32; 2] + Sync,
+) -> DataConfig {
     let spec = SampleSpec {
         key: Key::builder("test", 1).finish(),
         source: String::new(),
         shape: [4, 2],
-        storage: Storage::F16,
+        storage,
         classes: vec![],
         samples: vec![(4, None), (3, None)],
         names: vec![],
         shard_bytes: 1 << 20,
     };
-    // One channel of the first sample: 4 of 14 values.
-    let written = Samples::write::<CacheError>(folder.path(), &spec, &Silent, |sample, out| {
-        let small = |step: usize| if sample == 0 { 1e-9 } else { step as f32 + 2.5 };
-        (0..4 - sample).for_each(|step| out.extend([step as f32 + 1.0, small(step)]));
+    let written = Samples::write::<CacheError>(folder, &spec, &Silent, |sample, out| {
+        (0..4 - sample).for_each(|step| out.extend(row(sample, step)));
         Ok(())
     });
-    let config = DataConfig::new(written.unwrap().path());
+    DataConfig::new(written.unwrap().path())
+}
+
+#[test]
+fn converted_samples_whose_small_values_became_zeros_are_told_of_in_each_run() {
+    let folder = tempfile::tempdir().unwrap();
+    // One channel of the first sample: 4 of 14 values.
+    let config = convert_two(folder.path(), Storage::F16, |sample, step| {
+        let small = if sample == 0 { 1e-9 } else { step as f32 + 2.5 };
+        [step as f32 + 1.0, small]
+    });
     let cache = folder.path().join("cache");
     for reused in [false, true] {
         let told = Mutex::new(Vec::new());
@@ -972,21 +983,7 @@ fn converted_samples_whose_small_values_became_zeros_are_told_of_in_each_run() {
 #[test]
 fn a_constant_channel_of_converted_samples_is_refused_or_kept_in_place() {
     let folder = tempfile::tempdir().unwrap();
-    let spec = SampleSpec {
-        key: Key::builder("test", 1).finish(),
-        source: String::new(),
-        shape: [4, 2],
-        storage: Storage::F32,
-        classes: vec![],
-        samples: vec![(4, None), (3, None)],
-        names: vec![],
-        shard_bytes: 1 << 20,
-    };
-    let written = Samples::write::<CacheError>(folder.path(), &spec, &Silent, |sample, out| {
-        (0..4 - sample).for_each(|step| out.extend([step as f32, 2.5]));
-        Ok(())
-    });
-    let mut config = DataConfig::new(written.unwrap().path());
+    let mut config = convert_two(folder.path(), Storage::F32, |_, step| [step as f32, 2.5]);
     let cache = folder.path().join("cache");
     let error = ingest(&config, &cache, &Silent).unwrap_err().to_string();
     assert!(error.contains("is constant"), "{error}");

@@ -1,6 +1,7 @@
 //! What can be wrong with what an evaluation is given.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use firebox_loader::LoadError;
 
@@ -164,4 +165,11 @@ pub enum EvalError {
         /// The file.
         path: PathBuf,
     },
+}
+
+impl EvalError {
+    /// What whoever computes long asks now and then: an error once `stop` is true.
+    pub(crate) fn heed(stop: &AtomicBool) -> Result<(), Self> {
+        if stop.load(Ordering::Relaxed) { Err(Self::Stopped) } else { Ok(()) }
+    }
 }

@@ -224,10 +224,15 @@ impl FewLabels {
         conclusion(self.independent_windows(), difference)
     }
 
+    /// Whether any score has an interval; of too few independent windows none has.
+    fn has_intervals(&self) -> bool {
+        let arms = self.shares.iter().flat_map(|share| &share.arms);
+        have_intervals(arms.map(|arm| &arm.metrics))
+    }
+
     /// Why no score has an interval, where none has.
     pub fn no_intervals(&self) -> Option<String> {
-        let arms = self.shares.iter().flat_map(|share| &share.arms);
-        if have_intervals(arms.map(|arm| &arm.metrics)) {
+        if self.has_intervals() {
             return None;
         }
         let independent = self.independent_windows();
@@ -259,8 +264,7 @@ impl FewLabels {
             );
             return Verdict { outcome: Outcome::NotMeasured, sentence };
         }
-        let arms = self.shares.iter().flat_map(|share| &share.arms);
-        let range = match have_intervals(arms.map(|arm| &arm.metrics)) {
+        let range = match self.has_intervals() {
             true if self.shares.len() > 1 => format!(
                 " ({}s; of differences {}s, which hold for all shares together)",
                 percent_interval(self.confidence),

@@ -3,7 +3,7 @@
 //! What the clusters mean is not known here; see `clustering` for how they are judged.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use firebox_core::{Draws, Stream};
 use rayon::prelude::*;
@@ -133,7 +133,7 @@ impl KMeansConfig {
         let mut nearest = assign(x, width, &centers);
         let mut iterations = 0;
         while iterations < self.iterations {
-            heed(stop)?;
+            EvalError::heed(stop)?;
             iterations += 1;
             let next = means(x, width, &nearest, &centers);
             let shift: f64 = next.iter().zip(&centers).map(|(a, b)| (a - b).powi(2)).sum();
@@ -150,18 +150,6 @@ impl KMeansConfig {
             centers,
             iterations,
         })
-    }
-}
-
-/// Whether to go on.
-///
-/// # Errors
-///
-/// [`EvalError::Stopped`] once `stop` is true.
-pub(crate) fn heed(stop: &AtomicBool) -> Result<(), EvalError> {
-    match stop.load(Ordering::Relaxed) {
-        true => Err(EvalError::Stopped),
-        false => Ok(()),
     }
 }
 
@@ -241,7 +229,7 @@ fn plus_plus(
     let mut distances = from(&centers);
     let candidates = 2 + (clusters as f64).ln() as usize;
     for _ in 1..clusters {
-        heed(stop)?;
+        EvalError::heed(stop)?;
         let total: f64 = distances.iter().sum();
         let mut best: Option<(f64, Vec<f64>, usize)> = None;
         for _ in 0..candidates {
@@ -283,6 +271,8 @@ fn mean_variance(x: &[f64], width: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     fn blobs(clusters: usize, each: usize, width: usize) -> Vec<f32> {

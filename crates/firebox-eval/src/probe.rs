@@ -3,7 +3,6 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::features::stratified_folds;
-use crate::k_means::heed;
 use crate::logistic::{Logistic, LogisticProblem, Stop};
 use crate::{EvalConfig, EvalError, Features, Neighbours, Parts, ProbeConfig};
 
@@ -76,7 +75,7 @@ fn last_fit(
 ) -> Result<Logistic, EvalError> {
     let stop = Stop { iterations: config.iterations, gradient: FINAL };
     let fitted = LogisticProblem::new(all, classes).fit_watched(l2, None, stop, halt);
-    heed(halt)?;
+    EvalError::heed(halt)?;
     Ok(fitted)
 }
 
@@ -185,7 +184,7 @@ fn each_fit(
     let mut previous = None;
     for (place, l2) in strengths.iter().enumerate() {
         let fitted = problem.fit_watched(*l2, previous.as_ref(), stop, halt);
-        heed(halt)?;
+        EvalError::heed(halt)?;
         take(place, &fitted);
         previous = Some(fitted);
     }

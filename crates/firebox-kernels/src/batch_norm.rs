@@ -27,7 +27,7 @@ use crate::dropout::{check, scale};
 use crate::inference::plain;
 use crate::operands::{alike, operand, together, types};
 use crate::profile::kernel_span;
-use crate::rounded::cast;
+use crate::rounded::{cast, exact_type};
 use crate::scoped::while_set;
 use crate::{dropout, max_pool1d};
 
@@ -316,12 +316,8 @@ impl BatchNorm {
             ],
         );
         let [samples, time, width] = x.dims();
-        // In f16 a square ends at a distance of 256, and a sum in either type loses what is small beside it.
         let given = x.dtype();
-        let exact = match given {
-            DType::F16 | DType::BF16 => DType::F32,
-            _ => given,
-        };
+        let exact = exact_type(given);
         let rows = cast(x.reshape([samples * time, width]), exact);
         let (mean, variance) = if self.is_by_batch(samples * time) && samples * time > 0 {
             let mean = rows.clone().mean_dim(0);

@@ -8,7 +8,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Flex, TensorMetadata};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 
 use crate::cpu::{self, CpuKernels, Moments};
 #[cfg(feature = "cube")]
@@ -19,7 +19,7 @@ use crate::device::{flex, flex_in_graph, is_flex};
 use crate::dropout::in_place;
 use crate::operands::{alike, operand, types};
 use crate::profile::kernel_span;
-use crate::rounded::cast;
+use crate::rounded::{cast, exact_type};
 
 type Primitive = FloatTensor<Flex>;
 
@@ -87,13 +87,9 @@ fn elsewhere<const D: usize>(
             settings,
         ));
     }
-    // Within a graph it is many operations, each of which rounds: in f16 a square ends at a distance of 256, and a
-    // small epsilon is 0.
+    // Within a graph it is many operations, each of which rounds.
     let given = x.dtype();
-    let exact = match given {
-        DType::F16 | DType::BF16 => DType::F32,
-        _ => given,
-    };
+    let exact = exact_type(given);
     let (x, gamma) = (cast(x, exact), cast(gamma, exact));
     let beta = beta.map(|beta| cast(beta, exact));
     cast(burn::tensor::module::layer_norm(x, gamma, beta, epsilon), given)
@@ -211,7 +207,7 @@ impl Backward<Flex, 3> for Normalised {
 #[cfg(test)]
 #[allow(clippy::expect_used, reason = "a test says why it fails by panicking")]
 mod tests {
-    use burn::tensor::Device;
+    use burn::tensor::{DType, Device};
     use firebox_core::Stream;
 
     use super::*;

@@ -87,6 +87,15 @@ pub(crate) fn compute_type(given: DType, precision: Precision) -> DType {
     }
 }
 
+/// The type that a normalisation of many operations computes in: in f16 a square ends at a distance of 256, a sum in
+/// either narrow type loses what is small beside it, and a small epsilon is 0.
+pub(crate) fn exact_type(given: DType) -> DType {
+    match given {
+        DType::F16 | DType::BF16 => DType::F32,
+        given => given,
+    }
+}
+
 /// The same numbers in a type; the tensor itself if it has that.
 pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }

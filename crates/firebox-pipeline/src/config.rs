@@ -302,6 +302,15 @@ impl WindowConfig {
     }
 }
 
+/// The name of what normalises each window by itself, if this does.
+pub(crate) fn of_each_window(normalise: Normalisation) -> Option<&'static str> {
+    match normalise {
+        Normalisation::WindowStandard => Some("window-standard"),
+        Normalisation::WindowRelative => Some("window-relative"),
+        Normalisation::None | Normalisation::Standard | Normalisation::Robust => None,
+    }
+}
+
 /// `[loader]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]

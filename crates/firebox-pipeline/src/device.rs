@@ -151,12 +151,6 @@ impl OwnPool {
     }
 }
 
-/// Free memory in bytes, if the system tells it: that of the machine, or what is left in this process's control group
-/// where that is less.
-pub(crate) fn free_memory() -> Option<u64> {
-    [free_of_machine(), firebox_monitor::group_free()].into_iter().flatten().min()
-}
-
 /// Free memory of the machine in bytes, if the system tells it.
 pub(crate) fn free_of_machine() -> Option<u64> {
     let mut system = System::new();

@@ -3,7 +3,7 @@
 
 use firebox_loader::{LoaderConfig, Place, Shuffle, Source};
 
-use crate::device::free_memory;
+use crate::device::free_of_machine;
 
 /// A set in mapped files, of which each batch reads pages from everywhere.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,7 +58,8 @@ impl Scattered {
 /// Memory that pages of files can take: what the machine has free, and what the control group of the process leaves of
 /// its own. Limits of the process itself count no such pages.
 pub(crate) fn free() -> Option<u64> {
-    [free_memory(), crate::batch_size::group_room()].into_iter().flatten().min()
+    let left = [free_of_machine(), firebox_monitor::group_free(), crate::batch_size::group_room()];
+    left.into_iter().flatten().min()
 }
 
 #[cfg(test)]

@@ -214,14 +214,14 @@ mod tests {
         ForecastSamples { statics: numbers(3), targets: numbers(6) }
     }
 
-    #[test]
-    #[should_panic(expected = "the model has as many outputs as the objective")]
-    fn a_model_of_other_outputs_says_so() {
-        let device = Device::default();
+    fn model(outputs: usize) -> StackedLstm {
         let config = StackedLstmConfig { hidden_1: 3, hidden_2: 0, dense: 4, dropout: 0.0 };
-        let model = config.init(Stream::new(1, "weights"), 1, 1, 3, &device).unwrap();
-        let batch = Batch {
-            inputs: Tensor::from_data([[[0.5f32], [1.0]], [[-1.0], [0.2]]], &device),
+        config.init(Stream::new(1, "weights"), 1, 1, outputs, &Device::default()).unwrap()
+    }
+
+    fn batch() -> Batch {
+        Batch {
+            inputs: Tensor::from_data([[[0.5f32], [1.0]], [[-1.0], [0.2]]], &Device::default()),
             lengths: vec![2, 2],
             labels: vec![None; 2],
             indices: vec![2, 0],
@@ -230,30 +230,23 @@ mod tests {
             upload: Duration::ZERO,
             handed: Duration::ZERO,
             fill: Duration::ZERO,
-        };
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "the model has as many outputs as the objective")]
+    fn a_model_of_other_outputs_says_so() {
         let both = [samples(1.0), samples(-0.5)].map(Arc::new);
         let objective = Forecasting::new(both, 1, 2, ForecastLoss::Mse).unwrap();
         let streams = Streams { samples: Stream::new(3, "samples"), dropout: None };
-        objective.loss(&model, &batch, streams);
+        objective.loss(&model(3), &batch(), streams);
     }
 
     #[test]
     fn targets_follow_the_samples_and_the_part() {
         let device = Device::default();
-        let config = StackedLstmConfig { hidden_1: 3, hidden_2: 0, dense: 4, dropout: 0.0 };
-        let model = config.init(Stream::new(1, "weights"), 1, 1, 2, &device).unwrap();
-        let inputs = Tensor::<3>::from_data([[[0.5f32], [1.0]], [[-1.0], [0.2]]], &device);
-        let batch = Batch {
-            inputs: inputs.clone(),
-            lengths: vec![2, 2],
-            labels: vec![None; 2],
-            indices: vec![2, 0],
-            next: Position::START,
-            wait: Duration::ZERO,
-            upload: Duration::ZERO,
-            handed: Duration::ZERO,
-            fill: Duration::ZERO,
-        };
+        let (model, batch) = (model(2), batch());
+        let inputs = batch.inputs.clone();
         for (part, dropout) in [(1.0, Some(Stream::new(2, "dropout"))), (-0.5, None)] {
             let own = samples(part);
             let statics = vec![own.statics[2], own.statics[0]];

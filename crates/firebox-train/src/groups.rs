@@ -235,19 +235,20 @@ fn own_names(pattern: &str, named: impl Fn(&str) -> bool) -> Option<String> {
     (!own.is_empty()).then(|| own.join("|"))
 }
 
-/// Refuses a name, be it one of several with `|` between them, that no parameter has and that is like one of the model's.
-/// Others may be those of other models: an encoder has segments, and another none.
-fn check_spelling(
+/// Refuses a pattern that names nothing, and one of several names with `|` between them that no parameter has and that is
+/// like one of the model's. Others may be those of other models: an encoder has segments, and another none.
+fn check_names(
     key: &'static str,
     pattern: &str,
     layouts: &[Layout],
     named: impl Fn(&str) -> bool,
 ) -> Result<(), GroupError> {
+    let unknown = |name: &str, near: Option<String>| {
+        let (pattern, known) = (name.to_owned(), known(layouts));
+        GroupError::Unknown { key, pattern, known, near }
+    };
     let depth = |name: &str| name.split('.').count();
-    for name in pattern.split('|') {
-        if named(name) {
-            continue;
-        }
+    for name in pattern.split('|').filter(|name| !named(name)) {
         let is_as_deep = |near: &String| {
             let [one, other] = [near.as_str(), name];
             depth(one) == depth(other) || depth(without_star(one)) == depth(without_star(other))
@@ -255,11 +256,13 @@ fn check_spelling(
         let near = nearest(name, layouts).filter(is_as_deep);
         // What is named beside it was not meant.
         if near.as_deref().is_some_and(|near| !matches(pattern, near)) {
-            let (pattern, known) = (name.to_owned(), known(layouts));
-            return Err(GroupError::Unknown { key, pattern, known, near });
+            return Err(unknown(name, near));
         }
     }
-    Ok(())
+    match named(pattern) {
+        true => Ok(()),
+        false => Err(unknown(pattern, nearest(pattern, layouts))),
+    }
 }
 
 /// The name without a `{}` beside others that have one.
@@ -273,18 +276,9 @@ pub(crate) fn resolve(
     config: &TrainConfig,
     layouts: &[Layout],
 ) -> Result<Vec<Settings>, GroupError> {
-    let unknown = |key, pattern: &str| GroupError::Unknown {
-        key,
-        pattern: pattern.to_owned(),
-        known: known(layouts),
-        near: nearest(pattern, layouts),
-    };
     let named = |pattern: &str| layouts.iter().any(|layout| matches(pattern, &layout.name));
     for pattern in config.groups.iter().flat_map(|group| &group.parameters) {
-        check_spelling("groups", pattern, layouts, named)?;
-        if !named(pattern) {
-            return Err(unknown("groups", pattern));
-        }
+        check_names("groups", pattern, layouts, named)?;
     }
     let mut owned = BTreeSet::<usize>::new();
     for ParameterGroup { parameters, .. } in &config.groups {
@@ -308,11 +302,8 @@ pub(crate) fn resolve(
             return Err(GroupError::Unnumbered { pattern, name });
         }
         let is_layer = |name: &str| !expand(name, layouts).is_empty();
-        check_spelling("layer_decay.layers", pattern, layouts, is_layer)?;
+        check_names("layer_decay.layers", pattern, layouts, is_layer)?;
         let found = expand(pattern, layouts);
-        if found.is_empty() {
-            return Err(unknown("layer_decay.layers", pattern));
-        }
         let free = |name: &str| !layers.iter().any(|layer| layer.names(name));
         let new = |layer: &Layer<'_>| layouts.iter().any(|l| layer.names(&l.name) && free(&l.name));
         // A number of a `{}` that earlier layers name whole is no layer of its own.

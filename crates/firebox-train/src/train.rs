@@ -137,8 +137,7 @@ where
     if outcome == Outcome::Interrupted || config.checkpoint.keep == Keep::Nothing {
         return Ok(Trained { model: model.valid(), summary });
     }
-    let was_kept = |best: &Best| folder.join(folder_name(best.step)).is_dir();
-    let was_kept = summary.best.as_ref().is_some_and(was_kept);
+    let was_kept = is_saved(summary.best, &folder);
     // What is kept alone from here on has to be whole.
     if leave_whole_best(&folder, run.listener)? && was_kept {
         summary.best = best_of(&folder)?;
@@ -830,9 +829,7 @@ impl<'a, M: Module> Session<'a, M> {
             Some(checkpoint) => {
                 let mut state = checkpoint.state()?;
                 check_same(&state, run)?;
-                let kept = |best: &Best| folder.join(folder_name(best.step)).is_dir();
-                if state.best.as_ref().is_some_and(kept) && leave_whole_best(&folder, run.listener)?
-                {
+                if is_saved(state.best, &folder) && leave_whole_best(&folder, run.listener)? {
                     // Epochs to come are compared with what is left.
                     state.best = best_of(&folder)?;
                 }
@@ -950,6 +947,11 @@ fn is_averaged(config: &TrainConfig, summary: &Summary, run: &Run<'_>) -> Result
         true => Ok(Checkpoint::open(&summary.selected_path(run.folder))?.has_average()),
         false => Ok(false),
     }
+}
+
+/// Whether the checkpoint of the best epoch is there.
+fn is_saved(best: Option<Best>, folder: &Path) -> bool {
+    best.is_some_and(|best| folder.join(folder_name(best.step)).is_dir())
 }
 
 /// The best epoch of which there is a checkpoint.

@@ -10,8 +10,9 @@ mod real;
 mod store;
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-use firebox_core::Silent;
+use firebox_core::{Event, Silent};
 use firebox_data::{DataConfig, DataError, Ingested, ingest};
 
 /// A folder for the files of one test, and a cache beside them.
@@ -53,6 +54,18 @@ impl Files {
     fn error(&self, name: &str, toml: &str) -> String {
         let error = self.ingest(name, toml).expect_err("the data must be refused");
         render(&error, self.0.path())
+    }
+
+    /// What ingestion warns of.
+    fn warnings(&self, name: &str, toml: &str) -> Vec<String> {
+        let warnings = Mutex::new(vec![]);
+        let listener = |event: &Event| {
+            if let Event::Warning { message } = event {
+                warnings.lock().unwrap().push(message.clone());
+            }
+        };
+        ingest(&self.config(name, toml), &self.cache(), &listener).unwrap();
+        warnings.into_inner().unwrap()
     }
 }
 

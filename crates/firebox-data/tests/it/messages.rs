@@ -279,14 +279,7 @@ fn data_in_a_folder_that_are_not_read_are_told_of() {
     let files = Files::new();
     files.write("data/a.csv", bars(30));
     let told = |path: &str, config: &str| {
-        let warnings = std::sync::Mutex::new(vec![]);
-        let listener = |event: &firebox_core::Event| {
-            if let firebox_core::Event::Warning { message } = event {
-                warnings.lock().unwrap().push(message.clone());
-            }
-        };
-        firebox_data::ingest(&files.config(path, config), &files.cache(), &listener).unwrap();
-        let warnings = warnings.into_inner().unwrap();
+        let warnings = files.warnings(path, config);
         warnings.into_iter().filter(|said| said.contains("not read")).collect::<Vec<_>>()
     };
     files.write("data/README.md", "About them.");
@@ -351,18 +344,6 @@ fn times() {
     assert_snapshot!(message("a.parquet", parquet([20_240_101, 20_240_102]), ""), @"a.parquet: the column `time` holds i64; 20240101 looks like a date without separators, and is no number since 1970: write it as 2024-01-01");
 }
 
-/// What ingestion warns of.
-fn warnings(files: &Files, name: &str, toml: &str) -> Vec<String> {
-    let warnings = std::sync::Mutex::new(vec![]);
-    let listener = |event: &firebox_core::Event| {
-        if let firebox_core::Event::Warning { message } = event {
-            warnings.lock().unwrap().push(message.clone());
-        }
-    };
-    firebox_data::ingest(&files.config(name, toml), &files.cache(), &listener).unwrap();
-    warnings.into_inner().unwrap()
-}
-
 #[test]
 fn dates_and_times_of_day_in_two_columns() {
     let row = |row: usize| {
@@ -393,13 +374,13 @@ fn dates_and_times_of_day_in_two_columns() {
     // Who has so many rows left out is told.
     let files = Files::new();
     files.write("a.csv", &other);
-    let said = warnings(&files, "a.csv", &format!("{columns}\nchecks = {{ duplicates = 'drop' }}"));
+    let said = files.warnings("a.csv", &format!("{columns}\nchecks = {{ duplicates = 'drop' }}"));
     let expected = "87 of 90 rows have the time of another and are left out, as `data.checks.duplicates` says: check that `data.columns.time` names the column that has the time of day, too, and";
     assert!(said.len() == 1 && said[0].starts_with(expected), "{said:?}");
     // One of ten is not worth a word.
     let row = |row: usize| format!("2024-01-{:02},{}\n", 1 + row - row / 10, row * row % 7);
     files.write("b.csv", format!("time,x\n{}", (0..20).map(row).collect::<String>()));
-    assert_eq!(warnings(&files, "b.csv", "checks = { duplicates = 'drop' }"), [""; 0]);
+    assert_eq!(files.warnings("b.csv", "checks = { duplicates = 'drop' }"), [""; 0]);
     // The column that has both is taken, wherever it stands.
     let row =
         |row: usize| format!("2024-01-01,2024-01-01T00:{row:02},{row},{},{row}\n", row * row % 7);
@@ -418,7 +399,7 @@ fn numbers_of_rows_that_pandas_writes_are_no_channel() {
     };
     files.write("a.csv", rows(&|row| row.to_string()));
     for _ in 0..2 {
-        let said = warnings(&files, "a.csv", "");
+        let said = files.warnings("a.csv", "");
         assert!(said.len() == 1 && said[0].starts_with("`` in "), "{said:?}");
         assert!(said[0].contains("is not learnt from: a column of such a name is the"), "{said:?}");
     }

@@ -212,17 +212,7 @@ fn times_of_a_coarser_unit_than_the_declared_one_are_told_each_time() {
     let files = Files::new();
     files.write("a.csv", "time,x\n1704153600,1\n1704153660,2\n1704153720,4\n");
     files.write("b.csv", "time,x\n0,1\n60,2\n120,4\n");
-    let said = |name: &str| {
-        let warnings = Mutex::new(Vec::new());
-        let listener = |event: &Event| {
-            if let Event::Warning { message } = event {
-                warnings.lock().unwrap().push(message.clone());
-            }
-        };
-        let config = files.config(name, "columns = { time_unit = 'ms' }");
-        ingest(&config, &files.cache(), &listener).unwrap();
-        warnings.into_inner().unwrap().concat()
-    };
+    let said = |name: &str| files.warnings(name, "columns = { time_unit = 'ms' }").concat();
     for _ in 0..2 {
         let said = said("a.csv");
         assert!(said.contains(r#"`time_unit = "s"` would be likely"#), "{said}");
@@ -255,21 +245,10 @@ fn dates_without_separators_are_no_numbers_of_a_unit() {
 fn times_that_begin_and_end_like_dates_are_told_beside_what_their_unit_makes_of_them() {
     let files = Files::new();
     files.write("a.csv", "time,x\n20240131,1\n20240166,2\n20240201,4\n");
-    let said = || {
-        let warnings = Mutex::new(Vec::new());
-        let listener = |event: &Event| {
-            if let Event::Warning { message } = event {
-                warnings.lock().unwrap().push(message.clone());
-            }
-        };
-        let config = files.config("a.csv", "columns = { time_unit = 's' }");
-        ingest(&config, &files.cache(), &listener).unwrap();
-        warnings.into_inner().unwrap().concat()
-    };
     // date -u -d @20240131, and of 20240201.
     let expected = "the times look like dates without separators, from 2024-01-31 to 2024-02-01, and `data.columns.time_unit` reads them as numbers since 1970, from 1970-08-23T06:15:31Z to 1970-08-23T06:16:41Z: write them as 2024-01-31, and leave the unit out";
     for _ in 0..2 {
-        assert_eq!(said(), expected);
+        assert_eq!(files.warnings("a.csv", "columns = { time_unit = 's' }").concat(), expected);
     }
 }
 
@@ -280,16 +259,9 @@ fn declared_missing_texts_that_stand_nowhere_are_told_each_time() {
     files.write("both/a.csv", "time,x\n2024-01-01,1\n2024-01-02,-9999.0\n2024-01-03,4\n");
     files.write("both/b.csv", "time,x\n2024-01-01,1\n2024-01-02,-9999\n2024-01-03,4\n");
     let said = |name: &str, missing: &str| {
-        let warnings = Mutex::new(Vec::new());
-        let listener = |event: &Event| {
-            if let Event::Warning { message } = event {
-                warnings.lock().unwrap().push(message.clone());
-            }
-        };
         let settings =
             format!("csv = {{ missing = [{missing}] }}\nchecks = {{ not_finite = 'drop' }}");
-        ingest(&files.config(name, &settings), &files.cache(), &listener).unwrap();
-        warnings.into_inner().unwrap().concat()
+        files.warnings(name, &settings).concat()
     };
     for _ in 0..2 {
         let told = said("a.csv", "'-9999', 'NA'");

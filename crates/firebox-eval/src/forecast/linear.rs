@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rayon::prelude::*;
 
 use crate::EvalError;
-use crate::k_means::heed;
 use crate::matrix::{Matrix, cholesky, multiply, solve};
 
 /// Penalties to choose from, as shares of the mean variance of the features.
@@ -213,7 +212,7 @@ impl Moments {
         let outputs = data.targets.len() / data.samples;
         let mut mean = vec![0.0; width];
         for chunk in data.chunks() {
-            heed(stop)?;
+            EvalError::heed(stop)?;
             for row in data.rows(chunk).chunks_exact(width) {
                 mean.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
@@ -223,7 +222,7 @@ impl Moments {
         let target_mean: Vec<f64> = (0..outputs).map(|output| mean_of(data, output)).collect();
         let (mut features, mut products) = (vec![0.0; width * width], vec![0.0; width * outputs]);
         for chunk in data.chunks() {
-            heed(stop)?;
+            EvalError::heed(stop)?;
             // What is lacking has no part in the products, as if it were the mean.
             let targets = data.targets[chunk.start * outputs..chunk.end * outputs].iter();
             let targets = targets.enumerate().map(|(at, value)| match value.is_nan() {
@@ -251,7 +250,7 @@ impl Moments {
             return Ok(None);
         }
         let of_output = |output: usize| -> Result<Self, EvalError> {
-            heed(stop)?;
+            EvalError::heed(stop)?;
             let (lacking, has): (Vec<usize>, Vec<usize>) =
                 (0..data.samples).partition(|sample| data.targets_of(*sample)[output].is_nan());
             let (all, own) = (data.samples as f64, has.len().max(1) as f64);
@@ -309,7 +308,7 @@ impl Moments {
 
     /// `None` if it cannot be solved.
     fn fit(&self, penalty: f64, stop: &AtomicBool) -> Result<Option<Linear>, EvalError> {
-        heed(stop)?;
+        EvalError::heed(stop)?;
         let Self { width, outputs, .. } = *self;
         let diagonal = || (0..width).map(|at| at * width + at);
         let variance = diagonal().map(|at| self.features[at]).sum::<f64>() / width as f64;
@@ -335,7 +334,7 @@ impl Moments {
                 *intercept -= row.iter().zip(&self.mean).map(|(w, mean)| w * mean).sum::<f64>();
             }
         });
-        heed(stop)?;
+        EvalError::heed(stop)?;
         Ok(Some(Linear { weights, intercept, width, penalties: vec![penalty; outputs] }))
     }
 }

@@ -59,6 +59,20 @@ fn measured(model: &[Vec<f64>], naive: &[f64], block: usize) -> ForecastEvaluati
     evaluate_forecasts(&data, &forecasts, &resampling(block)).unwrap()
 }
 
+/// The model alone, with these forecasts of one output.
+fn of_errors(errors: &[f64], truth: &[f64], resampling: &Resampling) -> ForecastEvaluation {
+    let forecasts = [Forecasts { forecaster: Forecaster::Model, runs: vec![errors.to_vec()] }];
+    let (outputs, scales) = (outputs(1), vec![1.0; truth.len()]);
+    let data = ForecastData { outputs: &outputs, truth, scales: &scales };
+    evaluate_forecasts(&data, &forecasts, resampling).unwrap()
+}
+
+/// How wide the interval of the model's mean absolute error is.
+fn width_of(found: &ForecastEvaluation) -> f64 {
+    let mae = found.score(Forecaster::Model, Some(0)).unwrap().mae;
+    mae.high - mae.low
+}
+
 #[test]
 fn true_values_that_nobody_measured_do_not_count() {
     let (windows, width) = (60, 3);
@@ -260,17 +274,8 @@ fn whole_units_widen_it_beyond_blocks_that_cut_through_them() {
     let few = noise(1, 50, 1.0);
     let truth = vec![0.0; 500];
     let errors: Vec<f64> = (0..500).map(|at| few[at / 10]).collect();
-    let of = |truth: &[f64], resampling: &Resampling| {
-        let runs = vec![errors.clone()];
-        let (forecasts, outputs) =
-            ([Forecasts { forecaster: Forecaster::Model, runs }], outputs(1));
-        let data = ForecastData { outputs: &outputs, truth, scales: &[1.0; 500] };
-        evaluate_forecasts(&data, &forecasts, resampling).unwrap()
-    };
-    let width = |resampling: &Resampling| {
-        let mae = of(&truth, resampling).score(Forecaster::Model, Some(0)).unwrap().mae;
-        mae.high - mae.low
-    };
+    let of = |truth: &[f64], resampling: &Resampling| of_errors(&errors, truth, resampling);
+    let width = |resampling: &Resampling| width_of(&of(&truth, resampling));
     let units = (0..500).map(|at| at / 10).collect();
     let whole = Resampling { units, whole_units: true, ..resampling(10) };
     // Blocks that begin anywhere have two thirds of the variance: 1.22 is expected.
@@ -288,17 +293,8 @@ fn units_that_cross_blocks_widen_it_as_units_do() {
     // Twenty units of 25 windows that err alike, one of each unit behind the other.
     let few = noise(1, 20, 1.0);
     let errors: Vec<f64> = (0..500).map(|at| few[at % 20]).collect();
-    let of = |truth: &[f64], resampling: &Resampling| {
-        let runs = vec![errors.clone()];
-        let (forecasts, outputs) =
-            ([Forecasts { forecaster: Forecaster::Model, runs }], outputs(1));
-        let data = ForecastData { outputs: &outputs, truth, scales: &[1.0; 500] };
-        evaluate_forecasts(&data, &forecasts, resampling).unwrap()
-    };
-    let width = |resampling: &Resampling| {
-        let mae = of(&[0.0; 500], resampling).score(Forecaster::Model, Some(0)).unwrap().mae;
-        mae.high - mae.low
-    };
+    let of = |truth: &[f64], resampling: &Resampling| of_errors(&errors, truth, resampling);
+    let width = |resampling: &Resampling| width_of(&of(&[0.0; 500], resampling));
     let crossed = Resampling { units: (0..500).map(|at| at % 20).collect(), ..resampling(1) };
     // The mean of twenty varies √25 times as much as that of 500.
     let (by_units, by_windows) = (width(&crossed), width(&resampling(1)));

@@ -280,28 +280,24 @@ impl Subscriber for Listening {
         let Some(start) = entered else { return };
         let mut state = self.0.state();
         let Some((name, fields)) = state.open.get(&id).cloned() else { return };
-        if state.spans.len() >= MOST {
+        if state.spans.len() < MOST {
+            let start_us = start.saturating_duration_since(state.begun).as_secs_f64() * 1e6;
+            let duration_us = end.saturating_duration_since(start).as_secs_f64() * 1e6;
+            let current = std::thread::current();
+            let thread = thread();
+            let thread_name = current.name().map_or(format!("thread {thread}"), str::to_owned);
+            state.spans.push(Span {
+                name: Cow::Borrowed(name),
+                fields,
+                thread,
+                thread_name,
+                on_device: false,
+                start_us,
+                duration_us,
+            });
+        } else {
             state.left_out += 1;
-            drop(state);
-            if name == STEP {
-                self.0.step_ended();
-            }
-            return;
         }
-        let start_us = start.saturating_duration_since(state.begun).as_secs_f64() * 1e6;
-        let duration_us = end.saturating_duration_since(start).as_secs_f64() * 1e6;
-        let current = std::thread::current();
-        let thread = thread();
-        let thread_name = current.name().map_or(format!("thread {thread}"), str::to_owned);
-        state.spans.push(Span {
-            name: Cow::Borrowed(name),
-            fields,
-            thread,
-            thread_name,
-            on_device: false,
-            start_us,
-            duration_us,
-        });
         drop(state);
         if name == STEP {
             self.0.step_ended();

@@ -188,13 +188,11 @@ pub fn watch(folder: &Path, stop: &AtomicBool) -> Result<(), WatchError> {
             said.clear();
         }
         let status = watched.status();
-        let is_drawn = terminal
-            .draw(|frame| draw::draw(frame, &watched.live, &status, Some(said.as_str())))
-            .is_ok();
-        if !is_drawn {
-            // The terminal was closed. Dropping it would say so, in it, and panic.
-            std::mem::forget(terminal);
-            return Ok(());
+        let shown = Some(said.as_str());
+        let drawn = terminal.draw(|frame| draw::draw(frame, &watched.live, &status, shown));
+        if drawn.is_err() {
+            // The terminal was closed.
+            break;
         }
         match keys.recv_timeout(LOOK) {
             Ok(Key::Char('q') | Key::Leave) => break,
@@ -206,7 +204,7 @@ pub fn watch(folder: &Path, stop: &AtomicBool) -> Result<(), WatchError> {
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    // A terminal that was closed meanwhile needs no cursor, and would panic as above.
+    // A terminal that was closed needs no cursor. Dropping it would say so, in it, and panic.
     if terminal.show_cursor().is_err() {
         std::mem::forget(terminal);
     }

@@ -168,6 +168,19 @@ fn run(request: &ApplyRequest) -> Result<Applied, PipelineError> {
     apply(request, &device, &stop, &Silent).map(Option::unwrap)
 }
 
+/// What is made, and the warnings.
+fn heard(request: &ApplyRequest) -> (Applied, Vec<String>) {
+    let heard = std::sync::Mutex::new(vec![]);
+    let listener = |event: &firebox_core::Event| {
+        if let firebox_core::Event::Warning { message } = event {
+            heard.lock().unwrap().push(message.clone());
+        }
+    };
+    let (device, stop) = (ChosenDevice::named("cpu"), Arc::new(AtomicBool::new(false)));
+    let applied = apply(request, &device, &stop, &listener).unwrap().unwrap();
+    (applied, heard.into_inner().unwrap())
+}
+
 fn refused(request: &ApplyRequest) -> String {
     let error = run(request).unwrap_err();
     assert!(error.is_bad_input(), "{error}");
@@ -585,16 +598,8 @@ fn series_that_are_longer_than_their_window_are_told() {
     for (name, steps) in [("a", LENGTH), ("b", 70), ("c", 30)] {
         untimed(&project.at("in").join(name).with_extension("csv"), steps);
     }
-    let heard = std::sync::Mutex::new(vec![]);
-    let listener = |event: &firebox_core::Event| {
-        if let firebox_core::Event::Warning { message } = event {
-            heard.lock().unwrap().push(message.clone());
-        }
-    };
-    let request = project.request(&["in"], Wanted::Embedding { wide: false });
-    let (device, stop) = (ChosenDevice::named("cpu"), Arc::new(AtomicBool::new(false)));
-    assert_eq!(apply(&request, &device, &stop, &listener).unwrap().unwrap().windows, 3);
-    let heard = heard.into_inner().unwrap();
+    let (applied, heard) = heard(&project.request(&["in"], Wanted::Embedding { wide: false }));
+    assert_eq!(applied.windows, 3);
     let told = |message: &&String| message.contains("2 of 3 series are longer than the 12 steps");
     assert!(
         heard.iter().find(told).unwrap().contains("(the longest, `b`, has 70 steps)"),

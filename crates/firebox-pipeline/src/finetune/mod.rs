@@ -74,7 +74,7 @@ impl Chain for Finetune {
     }
 
     fn keys(&self, config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-        let base = pretraining_keys(config, device)?;
+        let base = pretraining_keys(config, device, crate::feed::series_key(config)?)?;
         let begun = match &settings(config).encoder {
             None => base.training,
             Some(encoder) => weights_key(&weights_of(&located(encoder, &config.run.directory))?.0),
@@ -89,7 +89,7 @@ impl Chain for Finetune {
         device: &ChosenDevice,
         keys: &Keys,
     ) -> Result<Keys, PipelineError> {
-        Ok(Keys::new(config, keys.series, &device.arithmetic_of(config)?))
+        pretraining_keys(config, device, keys.series)
     }
 
     /// The pre-training where there is one, which takes the most time, and else an arm.
@@ -234,9 +234,12 @@ fn keys_on(
     Ok(Keys { training, evaluation, ..base })
 }
 
-/// The keys of the pre-training by the same settings.
-fn pretraining_keys(config: &PipelineConfig, device: &ChosenDevice) -> Result<Keys, PipelineError> {
-    let series = crate::feed::series_key(config)?;
+/// The keys of the pre-training by the same settings, on the series of this key.
+fn pretraining_keys(
+    config: &PipelineConfig,
+    device: &ChosenDevice,
+    series: Key,
+) -> Result<Keys, PipelineError> {
     Ok(Keys::new(config, series, &device.arithmetic_of(config)?))
 }
 
@@ -400,7 +403,7 @@ fn pretrain<M: Pretrainable>(
     work: &mut Work<'_>,
     windows: &Windows,
 ) -> Result<Result<Begin, u64>, PipelineError> {
-    let keys = pretraining_keys(run.config, run.device)?;
+    let keys = pretraining_keys(run.config, run.device, run.keys.series)?;
     let own = Run { keys: &keys, ..*run };
     let feed = own.feed(windows, &mut work.remade)?;
     Ok(match own.train::<M>(windows, &feed, work.path, None, &mut work.remade)? {

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, HeldOutWindows, SeriesSet, Stream, Window, WindowList, count};
 use firebox_eval::{
-    BlockOf, Estimate, EvalError, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster,
-    Forecasts, Linear, LinearData, Resampling, block_of_overlap, evaluate_forecasts, last_value,
-    mean_r2, seasonal_naive, seasonal_scale, size_of_units,
+    BlockOf, Estimate, ForecastData, ForecastEvaluation, ForecastOutput, Forecaster, Forecasts,
+    Linear, LinearData, Resampling, block_of_overlap, evaluate_forecasts, last_value, mean_r2,
+    seasonal_naive, seasonal_scale, size_of_units,
 };
 use firebox_kernels::KeptWeights;
 use firebox_loader::{HeldOutLoader, LoaderConfig, NormalisedWindows, Source};
@@ -419,10 +419,7 @@ fn linear(run: &Run<'_>, sequences: &Sequences) -> Result<Option<Vec<f64>>, Pipe
             unit: "penalties of the linear model".to_owned(),
         });
     };
-    let fitted = match Linear::fit(&data(0), Some(&data(1)), run.stop, &told) {
-        Err(EvalError::Stopped) => return Err(PipelineError::Interrupted),
-        fitted => fitted?,
-    };
+    let fitted = Linear::fit(&data(0), Some(&data(1)), run.stop, &told)?;
     let Some(fitted) = fitted else { return Ok(None) };
     let outputs = sequences.rule().outputs();
     let found = fitted.predict(&data(2));

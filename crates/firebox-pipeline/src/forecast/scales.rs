@@ -6,6 +6,7 @@ use firebox_core::{
 };
 
 use super::sequences::MOST_NAMED;
+use crate::config::of_each_window;
 use crate::stages::Run;
 
 impl Run<'_> {
@@ -31,11 +32,7 @@ impl Run<'_> {
 }
 
 fn unseen_levels(normalise: Normalisation, rule: &ForecastRule, set: &SeriesSet) -> Option<String> {
-    let normalise = match normalise {
-        Normalisation::WindowRelative => "window-relative",
-        Normalisation::WindowStandard => "window-standard",
-        Normalisation::None | Normalisation::Standard | Normalisation::Robust => return None,
-    };
+    let normalise = of_each_window(normalise)?;
     // A static feature has the level of the last step.
     let unseen = rule.targets.iter().filter(|target| !rule.statics.contains(target));
     let names: Vec<&str> = unseen.map(|target| set.channels()[*target].name.as_str()).collect();

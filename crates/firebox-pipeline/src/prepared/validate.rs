@@ -3,13 +3,13 @@
 
 use std::path::Path;
 
-use firebox_core::{AugmentMode, Labels, Normalisation, Precision, SplitRule};
+use firebox_core::{AugmentMode, Labels, Precision, SplitRule};
 use firebox_loader::{LoadError, LoaderConfig, Resident};
 use firebox_remote::check_url;
 use firebox_train::LossScale;
 
 use super::paths::urls;
-use crate::config::check_masks;
+use crate::config::{check_masks, of_each_window};
 use crate::error::PipelineError;
 use crate::settle::check_batches;
 use crate::{Kind, PipelineConfig, fewest, online};
@@ -159,11 +159,7 @@ fn check_windows(config: &PipelineConfig) -> Result<(), PipelineError> {
             return setting(format!("`window.{key}` is 0; it must be at least 1"));
         }
     }
-    let relative = match config.window.normalise {
-        Normalisation::WindowStandard => Some("window-standard"),
-        Normalisation::WindowRelative => Some("window-relative"),
-        Normalisation::None | Normalisation::Standard | Normalisation::Robust => None,
-    };
+    let relative = of_each_window(config.window.normalise);
     if let (1, Some(name)) = (config.window.length, relative) {
         return setting(format!(
             "`window.length` is 1 and `window.normalise` is {name}: a single step has no scale of its own\n  \

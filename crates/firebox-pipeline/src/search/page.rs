@@ -44,9 +44,10 @@ pub(super) struct About<'a> {
 
 /// Writes the page and the text, and returns the path of the page.
 pub(super) fn write(folder: &Path, about: &About<'_>) -> Result<PathBuf, PipelineError> {
+    let shares = shares(about.trials);
     let path = folder.join("summary.md");
-    replace(&path, &summary(about))?;
-    Ok(report(about).write(folder)?.html)
+    replace(&path, &summary(about, &shares))?;
+    Ok(report(about, shares).write(folder)?.html)
 }
 
 /// Writes a file beside the old one and puts it in its place: what was there stays if the disk is full.
@@ -61,7 +62,7 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), PipelineError> {
     written.map_err(at(path))
 }
 
-fn report(about: &About<'_>) -> StudyReport {
+fn report(about: &About<'_>, shares: Vec<(String, f64)>) -> StudyReport {
     let About { study, trials, space, storage, objectives, sampler, pruner, .. } = about;
     let began = trials.iter().filter_map(|trial| trial.started).fold(f64::INFINITY, f64::min);
     let parameters = space.parameters().iter();
@@ -88,7 +89,7 @@ fn report(about: &About<'_>) -> StudyReport {
         objectives: objectives.all().iter().map(objective).collect(),
         parameters: axes.iter().map(mark).collect(),
         trials: trials.iter().map(shown).collect(),
-        importances: shares(trials),
+        importances: shares,
         best: about.best.clone(),
         seconds: Some(about.seconds),
         saved: savings(about.all).map(|s| Saved { seconds: s.seconds, spent: s.spent }),
@@ -141,7 +142,7 @@ fn place(trial: &Trial, name: &str, axis: &Distribution) -> Option<(f64, String)
     Some((axis.place(there), super::text::short(value)))
 }
 
-fn summary(about: &About<'_>) -> String {
+fn summary(about: &About<'_>, shares: &[(String, f64)]) -> String {
     let About { study, trials, objectives, best, .. } = about;
     let (name, names) = (study.name(), objectives.names());
     let of = |state: TrialState| trials.iter().filter(move |trial| trial.state == state);
@@ -177,7 +178,6 @@ fn summary(about: &About<'_>) -> String {
             numbers.join(", ")
         ));
     }
-    let shares = shares(trials);
     if !shares.is_empty() {
         text.push_str("\n| key | share of the variance (fANOVA) |\n|---|---|\n");
         for (name, share) in shares {
@@ -297,11 +297,11 @@ mod tests {
             configuration: String::new(),
             warnings: vec![],
         };
-        let text = summary(&about);
+        let text = summary(&about, &[]);
         assert!(text.contains("| 1 | complete | 0.50000 | 15.9 |"), "{text}");
         let saved = "which saved about 14 s beside the 18 s that were spent";
         assert!(text.contains(saved), "{text}");
-        let report = report(&about);
+        let report = report(&about, vec![]);
         assert_eq!(report.seconds, Some(17.9));
         assert!((report.trials[0].seconds.unwrap() - 15.9).abs() < 1e-6);
         let saved = report.saved.unwrap();

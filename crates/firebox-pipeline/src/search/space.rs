@@ -280,15 +280,18 @@ mod tests {
     use super::*;
     use crate::layers;
 
+    /// Why the space of a pipeline is refused, if it is.
+    fn refusal(text: &str) -> Option<String> {
+        let search = layers::parse(Path::new("p.toml"), text, &[], &[]).unwrap().search.unwrap();
+        space(&search.space, &search.objectives).err().map(|error| error.to_string())
+    }
+
     #[test]
     fn keys_that_losses_cannot_be_compared_by_are_refused_however_they_are_written() {
         let said = |objective: &str, key: &str| {
-            let text = format!(
+            refusal(&format!(
                 "[search]\nobjective = \"{objective}\"\n[search.space]\n{key} = {{ low = 1, high = 3 }}\n"
-            );
-            let search =
-                layers::parse(Path::new("p.toml"), &text, &[], &[]).unwrap().search.unwrap();
-            space(&search.space, &search.objectives).err().map(|error| error.to_string())
+            ))
         };
         let mask = r#""model.bilstm-mae.mask.patch.length""#;
         let refused = said("validation-loss", mask).unwrap();
@@ -304,12 +307,7 @@ mod tests {
 
     #[test]
     fn a_table_and_a_setting_of_one_of_its_choices_are_not_searched_together() {
-        let said = |entries: &str| {
-            let text = format!("[search.space]\n{entries}\n");
-            let search =
-                layers::parse(Path::new("p.toml"), &text, &[], &[]).unwrap().search.unwrap();
-            space(&search.space, &search.objectives).err().map(|error| error.to_string())
-        };
+        let said = |entries: &str| refusal(&format!("[search.space]\n{entries}\n"));
         let choice = r#""train.loss_scale" = { choices = ["auto", "off"] }"#;
         let scale = r#""train.loss_scale.static" = { low = 2.0, high = 64.0 }"#;
         let growth = r#""train.loss_scale.dynamic.growth" = { low = 1.5, high = 4.0 }"#;

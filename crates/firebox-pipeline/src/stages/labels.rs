@@ -278,22 +278,24 @@ fn about_column(names: &[String], checks: &Checks) -> String {
 /// What is to be said of classes that only the test part has. `by_part` has the labels of training, validation and test:
 /// probes are fitted on the first two.
 fn unlearnt(names: &[String], by_part: &[Vec<u32>; 3]) -> Option<String> {
+    let (learnt, tested) = learnt_and_tested(names, by_part);
+    unlearnt_classes(names, &learnt, &tested)
+}
+
+/// Whether training or validation has each class, and how many test windows are of it.
+fn learnt_and_tested(names: &[String], by_part: &[Vec<u32>; 3]) -> (Vec<bool>, Vec<u64>) {
     let [train, validation, test] = by_part;
     let mut learnt = vec![false; names.len()];
     train.iter().chain(validation).for_each(|label| learnt[*label as usize] = true);
     let mut tested = vec![0; names.len()];
     test.iter().for_each(|label| tested[*label as usize] += 1);
-    unlearnt_classes(names, &learnt, &tested)
+    (learnt, tested)
 }
 
 /// What is to be said of classes that training or validation has and the test part has not, where that has several others:
 /// what is said of one class alone says as much.
 fn untested(names: &[String], by_part: &[Vec<u32>; 3]) -> Option<String> {
-    let [train, validation, test] = by_part;
-    let mut learnt = vec![false; names.len()];
-    train.iter().chain(validation).for_each(|label| learnt[*label as usize] = true);
-    let mut tested = vec![0; names.len()];
-    test.iter().for_each(|label| tested[*label as usize] += 1);
+    let (learnt, tested) = learnt_and_tested(names, by_part);
     let several = tested.iter().filter(|windows| **windows > 0).count() > 1;
     untested_classes(names, &learnt, &tested).filter(|_| several)
 }

@@ -10,9 +10,9 @@ use firebox_core::Event;
 use firebox_kernels::release_buffers;
 use tracing::info_span;
 
-use super::Session;
+use super::{Session, is_saved};
 use crate::TrainError;
-use crate::checkpoint::{Job, Kind, Saver, folder_name};
+use crate::checkpoint::{Job, Kind, Saver};
 use crate::config::{CHECKPOINT_INTERVAL, CheckpointConfig, Keep, NonFinite};
 use crate::division::BatchWork;
 use crate::run::{CHECKPOINT_FOLDER, Outcome};
@@ -127,8 +127,7 @@ impl<M: Module> Session<'_, M> {
 
     /// Whether the checkpoint of the best epoch is there.
     fn best_is_saved(&self) -> bool {
-        let folder = self.run.folder.join(CHECKPOINT_FOLDER);
-        self.state.best.is_some_and(|best| folder.join(folder_name(best.step)).is_dir())
+        is_saved(self.state.best, &self.run.folder.join(CHECKPOINT_FOLDER))
     }
 
     /// Saves what there is now, and before it what is held, unless this takes its place, or nothing is kept.

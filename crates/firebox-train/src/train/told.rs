@@ -11,7 +11,6 @@ use firebox_loader::TrainLoader;
 
 use super::Session;
 use crate::average::AverageConfig;
-use crate::checkpoint::folder_name;
 use crate::config::TrainConfig;
 use crate::groups::ParameterGroup;
 use crate::run::{Outcome, Summary};
@@ -64,12 +63,11 @@ pub(super) fn tell_failures<'scope>(
 pub(super) fn no_average(average: &AverageConfig, summary: &Summary) -> String {
     let AverageConfig { from_epoch, every, .. } = average;
     let first = from_epoch + 1;
-    let chosen = summary.best.filter(|best| summary.selected == folder_name(best.step));
-    if let Some(best) = chosen.filter(|best| best.epoch < summary.epochs) {
+    let kept = summary.kept_epoch();
+    if kept < summary.epochs {
         return format!(
-            "the weights that are kept are no average: epoch {} has the lowest loss, and no update until then was averaged, as \
-             `train.average` has it from epoch {first} on, once in {every} updates; let it begin earlier, or keep them",
-            best.epoch
+            "the weights that are kept are no average: epoch {kept} has the lowest loss, and no update until then was averaged, as \
+             `train.average` has it from epoch {first} on, once in {every} updates; let it begin earlier, or keep them"
         );
     }
     format!(

@@ -785,8 +785,7 @@ fn a_person_may_pause_save_and_stop_after_the_epoch_and_no_step_differs() {
     let loader = loader(24, 4);
     let data = Data { train: &loader, validation: None };
     // Six steps an epoch, three epochs; only the end of the run is saved by itself.
-    let keep = CheckpointConfig { keep: Keep::FinalOnly, ..CheckpointConfig::default() };
-    let config = TrainConfig { checkpoint: keep, ..config(1e-2) };
+    let config = TrainConfig { checkpoint: newest(), ..config(1e-2) };
     let alone = tempfile::tempdir().unwrap();
     let model = || autoencoder(0.2, 0.1);
     let expected = Plan::new(alone.path()).train(model(), &Pretraining, data, &config).unwrap();

@@ -33,19 +33,6 @@ fn file(path: &Path, seed: u64, without: &[&str], first: &str) {
     std::fs::write(path, text.lines().enumerate().map(line).collect::<String>()).unwrap();
 }
 
-/// What is made, and the warnings.
-fn heard(request: &ApplyRequest) -> (Applied, Vec<String>) {
-    let heard = std::sync::Mutex::new(vec![]);
-    let listener = |event: &firebox_core::Event| {
-        if let firebox_core::Event::Warning { message } = event {
-            heard.lock().unwrap().push(message.clone());
-        }
-    };
-    let (device, stop) = (ChosenDevice::named("cpu"), Arc::new(AtomicBool::new(false)));
-    let applied = apply(request, &device, &stop, &listener).unwrap().unwrap();
-    (applied, heard.into_inner().unwrap())
-}
-
 #[test]
 fn a_file_without_the_column_of_series_is_one_series() {
     let project = Project::new(&trained(Some(60_000_000)));

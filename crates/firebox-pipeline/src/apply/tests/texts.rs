@@ -65,17 +65,10 @@ fn texts_of_which_no_word_is_known_are_told_beside_many_that_are() {
         std::fs::write(project.at("new.csv"), format!("text\n{}", rows(strange))).unwrap();
         let mut request = project.request(&["new.csv"], Wanted::Prediction);
         request.force = true;
-        let heard = std::sync::Mutex::new(vec![]);
-        let listener = |event: &firebox_core::Event| {
-            if let firebox_core::Event::Warning { message } = event {
-                heard.lock().unwrap().push(message.clone());
-            }
-        };
-        let (device, stop) = (ChosenDevice::named("cpu"), Arc::new(AtomicBool::new(false)));
-        let applied = apply(&request, &device, &stop, &listener).unwrap().unwrap();
+        let (applied, warnings) = heard(&request);
         assert_eq!(applied.windows as usize, 97 + strange);
-        let heard = heard.into_inner().unwrap().into_iter();
-        heard.filter(|message| message.contains("vocabulary")).collect::<Vec<String>>()
+        let warnings = warnings.into_iter();
+        warnings.filter(|message| message.contains("vocabulary")).collect::<Vec<String>>()
     };
     assert_eq!(said(0), [""; 0]);
     // Six tokens of 491 are unknown, all of those of three texts.
