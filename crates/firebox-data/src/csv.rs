@@ -20,6 +20,9 @@ use crate::missing::{among_numbers, to_declare};
 use crate::time::{is_like_time, is_time_of_day};
 use crate::{Csv, DataError, Format};
 
+/// What is wrong with a header whose quotes are not even.
+const ALONE_IN_HEADER: &str = "a double quote stands alone within the name of a column: write that name in double quotes, with two for this one";
+
 /// The separator of a file.
 pub(crate) fn separator(path: &Path, csv: &Csv) -> u8 {
     match path.extension() {
@@ -62,8 +65,7 @@ pub(crate) fn header(path: &Path, csv: &Csv) -> Result<Vec<String>, DataError> {
     }
     if line.matches('"').count() % 2 == 1 {
         // The reader of the rows would take all of them for a part of the header.
-        let problem = "a double quote stands alone within the name of a column: write that name in double quotes, with two for this one";
-        return Err(DataError::line(path, 1, problem));
+        return Err(DataError::line(path, 1, ALONE_IN_HEADER));
     }
     let names: Vec<String> = names.iter().map(|name| name.trim().to_owned()).collect();
     if names.iter().all(String::is_empty) {
@@ -144,6 +146,38 @@ fn scan(line: &str, separator: u8) -> (Vec<String>, bool) {
     }
     fields.push(field);
     (fields, quoted)
+}
+
+/// Refuses a header whose quotes would make rows a part of it: one that is open at the end of the first line, unless a later
+/// line ends a name with it, and one that stands alone within a name.
+pub(crate) fn check_header_quotes(
+    path: &Path,
+    line: &str,
+    separator: u8,
+    bytes: &[u8],
+) -> Result<(), DataError> {
+    let behind = bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| end + 1);
+    let problem = match scan(line, separator).1 {
+        true if !closes(&bytes[behind..], separator) => {
+            "a double quote is opened in the header and not closed where a name ends, which would make rows a part of it: close it"
+        }
+        false if line.matches('"').count() % 2 == 1 => ALONE_IN_HEADER,
+        _ => return Ok(()),
+    };
+    Err(DataError::line(path, 1, problem))
+}
+
+/// Whether the quote that closes a field which goes on here stands at the end of the field, and not before a text of a row.
+fn closes(lines: &[u8], separator: u8) -> bool {
+    let mut rest = lines.iter().copied().peekable();
+    while let Some(byte) = rest.next() {
+        if byte == b'"' && rest.next_if_eq(&b'"').is_none() {
+            return rest
+                .peek()
+                .is_none_or(|next| *next == separator || matches!(next, b'\n' | b'\r'));
+        }
+    }
+    false
 }
 
 /// The types that the mapping needs: channels as `number`, everything else as text.

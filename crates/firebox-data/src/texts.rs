@@ -185,10 +185,12 @@ fn read_table(path: &Path, wanted: &TextColumns, all: bool) -> Result<Table, Dat
         "csv" | "tsv" => {
             let separator = separator_of(path);
             check_separator(path, separator, &wanted.text)?;
-            let names = csv::fields(&csv::first_line(path)?, separator).len();
-            csv::check_last_line(path, separator, names)?;
+            let line = csv::first_line(path)?;
             let map = MappedFile::of_input(path).map_err(DataError::io("read", path))?;
             let bytes = map.bytes();
+            csv::check_header_quotes(path, &line, separator, bytes)?;
+            let names = csv::fields(&line, separator).len();
+            csv::check_last_line(path, separator, names)?;
             csv::check_open_end(path, separator, bytes)?;
             map.check()
                 .map_err(|error| DataError::io("read", path)(std::io::Error::other(error)))?;
@@ -801,6 +803,26 @@ mod tests {
         // A name of two lines is the reader's.
         let csv = CSV.replacen("late", "\"la\nte\"", 1);
         assert_eq!(read("a.csv", &csv).unwrap().labels, ["la\nte", "lost"]);
+    }
+
+    #[test]
+    fn a_header_whose_quotes_would_take_rows_is_refused() {
+        let open = "a double quote is opened in the header and not closed where a name ends";
+        let alone = "a double quote stands alone within the name of a column";
+        for (header, expected) in [
+            ("text,\"late,lost,from,to,author\n", open),
+            ("text,late,lost,from,to,\"author\n", open),
+            ("text,\"late \"\"so\"\",lost,from,to,author\n", open),
+            ("text,late 5\",lost,from,to,author\n", alone),
+        ] {
+            // A quote of a row ends none, nor do two for one within a text.
+            for rows in
+                ["fine,0,0,,,b\n", "fine,0,0,,,b\n\"so, so\",1,0,,,a\n", "a \"\"b\"\",0,0,,,b\n"]
+            {
+                let said = read("a.csv", &format!("{header}{rows}")).unwrap_err();
+                assert!(said.contains("a.csv, line 1: ") && said.contains(expected), "{said}");
+            }
+        }
     }
 
     #[test]
