@@ -129,7 +129,7 @@ fn check_choices(space: &Space) -> Result<(), PipelineError> {
             return Err(wrong(
                 key,
                 &format!(
-                    "`{table}` is searched, too, and this key makes it `{name}`, whatever was chosen\n  search each by itself, with a study for each"
+                    "`{table}` is searched, too, and this key makes it `{name}`, whatever was chosen\n  leave one of them out, or search each by itself, with a study for each"
                 ),
             ));
         }
@@ -147,7 +147,7 @@ fn check_choices(space: &Space) -> Result<(), PipelineError> {
                 return Err(wrong(
                     key,
                     &format!(
-                        "`{other}` is searched, too, and `{table}` takes one of its choices, not `{other_name}` and `{name}`\n  search each by itself, with a study for each"
+                        "`{other}` is searched, too, and `{table}` takes one of its choices, not `{other_name}` and `{name}`\n  leave one of them out, or search each by itself, with a study for each; together they are searched where each has a `when` of another value of one key, such as `run.precision`"
                     ),
                 ));
             }
@@ -315,7 +315,7 @@ mod tests {
             let refused = said(&format!("{choice}\n{entry}")).unwrap();
             for part in [
                 "`train.loss_scale` is searched, too",
-                "search each by itself, with a study for each",
+                "leave one of them out, or search each by itself, with a study for each",
                 &format!("[search.space] cannot have `train.loss_scale.{key}` so: "),
             ] {
                 assert!(refused.contains(part), "`{part}`: {refused}");
@@ -331,6 +331,29 @@ mod tests {
         };
         assert_eq!(said(&format!("{choice}\n{}", when("static"))), None);
         assert!(said(&format!("{choice}\n{}", when("auto"))).is_some());
+    }
+
+    #[test]
+    fn keys_of_two_choices_are_searched_together_where_another_key_decides() {
+        let precision = r#""run.precision" = { choices = ["bf16", "f32"] }"#;
+        let rate = |optimizer: &str, when: &str| {
+            let key = format!(r#""train.optimizer.{optimizer}.learning_rate""#);
+            format!("{key} = {{ low = 0.001, high = 0.1{when} }}\n")
+        };
+        let both = rate("adamw", "") + &rate("sgd", "");
+        let refused = refusal(&format!("[search.space]\n{both}")).unwrap();
+        for part in [
+            "`train.optimizer` takes one of its choices, not `adamw` and `sgd`",
+            "leave one of them out, or search each by itself, with a study for each",
+            "where each has a `when` of another value of one key",
+        ] {
+            assert!(refused.contains(part), "`{part}`: {refused}");
+        }
+        let when = |value: &str| format!(r#", when = {{ "run.precision" = "{value}" }}"#);
+        let apart = rate("adamw", &when("bf16")) + &rate("sgd", &when("f32"));
+        assert_eq!(refusal(&format!("[search.space]\n{precision}\n{apart}")), None);
+        let alike = rate("adamw", &when("bf16")) + &rate("sgd", &when("bf16"));
+        assert!(refusal(&format!("[search.space]\n{precision}\n{alike}")).is_some());
     }
 
     #[test]
