@@ -172,3 +172,33 @@ fn a_tokenizer_that_leaves_out_what_it_does_not_know_is_refused() {
     let error = Tokenizer::from_text(&blank.to_string()).unwrap_err().to_string();
     assert!(error.contains("leaves it out of texts"), "{error}");
 }
+
+#[test]
+fn a_tokenizer_of_bytes_that_lacks_one_of_them_is_refused() {
+    let without = |written: &str| {
+        let mut file = read("byte-level.json");
+        let vocabulary = file["model"]["vocab"].as_object_mut().unwrap();
+        let id = vocabulary.remove(written).unwrap();
+        vocabulary.insert("nothing".to_owned(), id);
+        file
+    };
+    // The first of three bytes of あ, and signs: none is in the character that shows what is not known.
+    for (written, byte) in [("ã", "0xE3"), ("@", "0x40"), ("Q", "0x51")] {
+        let error = Tokenizer::from_text(&without(written).to_string()).unwrap_err().to_string();
+        let expected =
+            format!("has no token for 1 byte of those that texts have (the first is {byte})");
+        assert!(error.contains(&expected), "{error}");
+    }
+    // The end of a line, a control character, and the first byte of what is for private use alone.
+    for written in ["Ċ", "ę", "ô"] {
+        Tokenizer::from_text(&without(written).to_string()).unwrap();
+    }
+    let mut small = without("Q");
+    small["normalizer"] = serde_json::json!({ "type": "Lowercase" });
+    Tokenizer::from_text(&small.to_string()).unwrap();
+    // Where a token stands for it, such a byte is unknown.
+    let mut file = without("ã");
+    file["model"]["unk_token"] = "<unk>".into();
+    let tokens = Tokenizer::from_text(&file.to_string()).unwrap().encode("あ").unwrap();
+    assert_eq!(tokens.iter().filter(|token| token.id == 3).count(), 1);
+}

@@ -9,6 +9,7 @@ mod train;
 
 use std::path::Path;
 
+use firebox_core::count;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -91,6 +92,15 @@ impl Tokenizer {
                  its model must name one (`unk_token`)"
                     .to_owned(),
             );
+        }
+        let lacking = outline.bytes_left_out(&inner);
+        if let Some(first) = lacking.first() {
+            return Err(format!(
+                "has no token for {} of those that texts have (the first is 0x{first:02X}), and leaves out what it lacks; \
+                 its vocabulary must have all (`initial_alphabet = ByteLevel.alphabet()` where it is made), or its \
+                 model name a token for what it does not know (`unk_token`)",
+                count(lacking.len() as u64, "byte")
+            ));
         }
         let highest = inner.get_vocab(true).into_values().max();
         let vocabulary = highest.map_or(0, |id| id as usize + 1);
@@ -257,13 +267,51 @@ impl Outline {
     /// of type `BPE` does that names no token for such, and not by the normaliser. Tokens of its own would be more of
     /// two; a blank that is put before a text, as by `Metaspace`, is one.
     fn leaves_out(&self, read: &tokenizers::Tokenizer, tokens: usize) -> bool {
-        let mut text = NormalizedString::from(NOBODYS);
-        let stays = read.get_normalizer().is_none_or(|normaliser| {
-            normaliser.normalize(&mut text).is_ok() && text.get().contains(NOBODYS)
-        });
         let more = || read.encode(NOBODYS.repeat(2), false).map(|two| two.len() > tokens);
-        stays && self.unknown(read).is_none() && !more().unwrap_or(true)
+        keeps(read, NOBODYS) && self.unknown(read).is_none() && !more().unwrap_or(true)
     }
+
+    /// The bytes of texts that a model of bytes without a token for what it does not know has none for. One of several bytes
+    /// in a character may be among them, which the character that no vocabulary knows does not show.
+    fn bytes_left_out(&self, read: &tokenizers::Tokenizer) -> Vec<u8> {
+        let parts = serde_json::to_string(&(read.get_normalizer(), read.get_pre_tokenizer()));
+        let is_of_bytes = parts.is_ok_and(|parts| parts.contains(r#""type":"ByteLevel""#));
+        let drops = matches!(read.get_model(), ModelWrapper::BPE(model) if !model.byte_fallback);
+        if !is_of_bytes || !drops || self.unknown(read).is_some() {
+            return vec![];
+        }
+        let vocabulary = read.get_vocab(false);
+        let is_left_out = |(byte, written): &(u8, char)| {
+            let reaches = |byte: u8| !byte.is_ascii() || keeps(read, &char::from(byte).to_string());
+            is_of_texts(*byte) && !vocabulary.contains_key(&written.to_string()) && reaches(*byte)
+        };
+        let left_out = bytes_as_written().filter(is_left_out);
+        left_out.map(|(byte, _)| byte).collect()
+    }
+}
+
+/// Every byte with the character that stands for it in a vocabulary of bytes, as of GPT-2: those that can be seen are their
+/// own, and the others are numbered from U+0100 on.
+fn bytes_as_written() -> impl Iterator<Item = (u8, char)> {
+    let mut unseen = '\u{100}'..;
+    (0..=u8::MAX).map(move |byte| match byte {
+        b'!'..=b'~' | 0xA1..=0xAC | 0xAE.. => (byte, char::from(byte)),
+        _ => (byte, unseen.next().unwrap_or_default()),
+    })
+}
+
+/// Whether texts in UTF-8 have such a byte, but for blanks and control characters, which may be left out on purpose, and for
+/// planes that nothing is assigned in.
+fn is_of_texts(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0x80..=0xBF | 0xC2..=0xF0 | 0xF3)
+}
+
+/// Whether the normaliser leaves a text as it is, or more beside it.
+fn keeps(read: &tokenizers::Tokenizer, text: &str) -> bool {
+    let mut normalised = NormalizedString::from(text);
+    read.get_normalizer().is_none_or(|normaliser| {
+        normaliser.normalize(&mut normalised).is_ok() && normalised.get().contains(text)
+    })
 }
 
 impl Kind {
