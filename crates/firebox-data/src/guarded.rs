@@ -1,11 +1,12 @@
 //! Readers of tables that panic: on types of columns that they do not know, and on some damaged files. What they say becomes
-//! an error with the file's name.
+//! an error with the file's name. Some damage makes them ask for gigabytes, which ends the process where memory is limited;
+//! for whoever tells of that, the name of the file stands where it can be read then.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
 use std::sync::Once;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::input::Input;
 use crate::{DataError, Format};
@@ -13,19 +14,71 @@ use crate::{DataError, Format};
 /// Readers that are being guarded.
 static GUARDED: AtomicUsize = AtomicUsize::new(0);
 
+/// Bytes of a name that are noted, at most.
+const LONGEST: usize = 1000;
+
+/// The file of the reader that began last.
+static NAME: Name = Name::new();
+
+/// A name that can be read where nothing may be allocated or waited for.
+struct Name {
+    bytes: [AtomicU8; LONGEST],
+    length: AtomicUsize,
+}
+
+impl Name {
+    const fn new() -> Self {
+        Self { bytes: [const { AtomicU8::new(0) }; LONGEST], length: AtomicUsize::new(0) }
+    }
+
+    /// Notes the name of a file, with question marks for what would end a text of JSON, as far as there is room.
+    fn set(&self, path: &Path) {
+        self.clear();
+        let is_odd = |letter: char| letter.is_control() || matches!(letter, '"' | '\\');
+        let (mut length, mut room) = (0, self.bytes.as_slice());
+        for letter in path.to_string_lossy().chars() {
+            let letter = if is_odd(letter) { '?' } else { letter };
+            let Some((own, rest)) = room.split_at_checked(letter.len_utf8()) else { break };
+            let mut written = [0; 4];
+            let written = letter.encode_utf8(&mut written).bytes();
+            own.iter().zip(written).for_each(|(place, byte)| place.store(byte, Ordering::SeqCst));
+            (length, room) = (length + own.len(), rest);
+        }
+        self.length.store(length, Ordering::SeqCst);
+    }
+
+    fn clear(&self) {
+        self.length.store(0, Ordering::SeqCst);
+    }
+
+    fn bytes(&self) -> impl Iterator<Item = u8> {
+        let length = self.length.load(Ordering::SeqCst);
+        self.bytes.iter().take(length).map(|byte| byte.load(Ordering::SeqCst))
+    }
+}
+
+/// The name of the table that is being read, if one is, in UTF-8, with question marks for quotes, backslashes and control
+/// characters: for handlers of signals, as nothing is allocated.
+pub fn being_read() -> impl Iterator<Item = u8> {
+    NAME.bytes()
+}
+
 /// Counts a reader as long as it lives.
 struct Guarding;
 
 impl Guarding {
-    fn new() -> Self {
+    fn new(path: &Path) -> Self {
         GUARDED.fetch_add(1, Ordering::SeqCst);
+        NAME.set(path);
         Self
     }
 }
 
 impl Drop for Guarding {
     fn drop(&mut self) {
-        GUARDED.fetch_sub(1, Ordering::SeqCst);
+        if GUARDED.fetch_sub(1, Ordering::SeqCst) == 1 {
+            NAME.clear();
+        }
     }
 }
 
@@ -55,7 +108,7 @@ pub(crate) fn guarded_at<T>(
     format: Format,
     read: impl FnOnce() -> T,
 ) -> Result<T, DataError> {
-    let _guarding = Guarding::new();
+    let _guarding = Guarding::new(path);
     // What was half done is not looked at again: the error ends the reading.
     catch_unwind(AssertUnwindSafe(read)).map_err(|panic| {
         if is_refused_thread(said(panic.as_ref())) {
@@ -107,6 +160,21 @@ mod tests {
 
     use super::*;
     use crate::Format;
+
+    #[test]
+    fn the_name_of_a_file_is_noted_as_text_within_quotes() {
+        let name = Name::new();
+        let noted = |path: &str| {
+            name.set(Path::new(path));
+            String::from_utf8(name.bytes().collect()).unwrap()
+        };
+        assert_eq!(noted("prices/größe.parquet"), "prices/größe.parquet");
+        assert_eq!(noted("a \"b\"\n.parquet"), "a ?b??.parquet");
+        assert_eq!(noted(&"é".repeat(600)), "é".repeat(500));
+        assert_eq!(noted(&format!("x{}", "é".repeat(600))).len(), 999);
+        name.clear();
+        assert_eq!(name.bytes().count(), 0);
+    }
 
     #[test]
     fn a_panic_is_an_error_with_the_name_of_the_file() {

@@ -99,7 +99,7 @@ pub use content::{content_hash, content_hash_until};
 pub use demand::DemandConfig;
 pub use error::DataError;
 pub use frame::files_without;
-pub use guarded::quiet_readers;
+pub use guarded::{being_read, quiet_readers};
 pub use ingest::{
     Ingested, files, fingerprint, fingerprint_heard, fingerprint_until, ingest, ingest_until, read,
     read_without, stored, stored_at, stored_checks,

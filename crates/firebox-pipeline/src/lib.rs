@@ -129,7 +129,7 @@ pub use doctor::{
 pub use error::PipelineError;
 pub use export::{ExportFormat, ExportRequest, Exported, export};
 pub use finetune::FinetuneConfig;
-pub use firebox_data::quiet_readers;
+pub use firebox_data::{being_read, quiet_readers};
 pub use firebox_eval::loss as loss_text;
 pub use firebox_export::Part;
 #[cfg(feature = "gpu")]

@@ -195,7 +195,7 @@ fn main() -> ExitCode {
     // A run says what else it keeps, and a worker of a search that is ended by a signal is begun anew.
     #[cfg(unix)]
     if !matches!(command, Command::Run(_) | Command::Search(_)) {
-        memory::end_with(error::rendered(&anyhow::anyhow!(TOO_LITTLE_MEMORY), log) + "\n");
+        memory::end_with(TOO_LITTLE_MEMORY, log);
     }
     let result = match command {
         Command::Run(flags) => run(&flags),
@@ -245,7 +245,7 @@ fn run(flags: &RunFlags) -> anyhow::Result<ExitCode> {
     #[cfg(unix)]
     {
         memory::begin_anew_without();
-        memory::end_with(error::rendered(&anyhow::anyhow!(TOO_LITTLE), flags.log) + "\n");
+        memory::end_with(TOO_LITTLE, flags.log);
     }
     // Before memory is scarce.
     let terminal = Terminal::new(flags.log);

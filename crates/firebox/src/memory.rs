@@ -158,9 +158,11 @@ mod restart {
     use std::sync::{Arc, OnceLock};
     use std::time::Duration;
 
-    use firebox_pipeline::{PipelineError, memory};
+    use firebox_pipeline::{PipelineError, being_read, memory};
 
     use super::REFUSED;
+    use crate::error;
+    use crate::terminal::LogFormat;
 
     /// Strings that are never freed, and a null at the end.
     struct Strings(Vec<*const c_char>);
@@ -272,10 +274,32 @@ mod restart {
         }
     }
 
-    /// From now on, an allocation that fails where the program does not begin anew ends it with this text
-    /// and the exit status 1, after the one line that Rust has for it.
-    pub(crate) fn end_with(text: String) {
-        static TEXT: OnceLock<String> = OnceLock::new();
+    /// What ends the program where memory is refused, ready to be written.
+    struct Ending {
+        plain: String,
+        /// The same while a file is read: what stands before its name, and behind it.
+        reading: [String; 2],
+    }
+
+    impl Ending {
+        fn of(text: &str, log: LogFormat) -> Self {
+            const NAME: &str = "FILE-BEING-READ";
+            let rendered = |text: String| error::rendered(&anyhow::Error::msg(text), log) + "\n";
+            let reading = rendered(format!(
+                "{text}\n  it was refused while `{NAME}` was read: a damaged file asks for more than there is in it; write or fetch it anew if it is not large"
+            ));
+            let (before, behind) = reading.split_once(NAME).unwrap_or_default();
+            Self {
+                plain: rendered(text.to_owned()),
+                reading: [before.to_owned(), behind.to_owned()],
+            }
+        }
+    }
+
+    /// From now on, an allocation that fails where the program does not begin anew ends it with this error, which names the
+    /// file that is being read, and the exit status 1, after the one line that Rust has for it.
+    pub(crate) fn end_with(text: &str, log: LogFormat) {
+        static ENDING: OnceLock<Ending> = OnceLock::new();
         /// `SIGABRT` on every Unix.
         const ABORT: c_int = 6;
         unsafe extern "C" {
@@ -284,15 +308,26 @@ mod restart {
         }
         /// Of any other abort, it returns, and the process ends as it would.
         extern "C" fn aborted(_: c_int) {
-            if let (true, Some(text)) = (REFUSED.get(), TEXT.get()) {
-                // SAFETY: both calls are allowed in a handler of signals, and the text outlives them.
-                unsafe {
-                    write(2, text.as_ptr(), text.len());
-                    _exit(1)
-                }
+            let (true, Some(ending)) = (REFUSED.get(), ENDING.get()) else { return };
+            let Ending { plain, reading: [before, behind] } = ending;
+            let mut name = [0; 1024];
+            let put = |length: usize, (place, byte): (&mut u8, u8)| {
+                *place = byte;
+                length + 1
+            };
+            let length = name.iter_mut().zip(being_read()).fold(0, put);
+            let parts: [&[u8]; 3] = match length {
+                0 => [plain.as_bytes(), &[], &[]],
+                _ => [before.as_bytes(), &name[..length], behind.as_bytes()],
+            };
+            for part in parts {
+                // SAFETY: the call is allowed in a handler of signals, and the bytes outlive it.
+                unsafe { write(2, part.as_ptr(), part.len()) };
             }
+            // SAFETY: as above.
+            unsafe { _exit(1) }
         }
-        if TEXT.set(text).is_ok() {
+        if ENDING.set(Ending::of(text, log)).is_ok() {
             // SAFETY: the handler neither allocates nor takes a lock.
             unsafe { crate::signal(ABORT, aborted as *const () as usize) };
         }
@@ -325,6 +360,27 @@ mod restart {
             anew.begin();
         }
         BEGINS.store(false, Ordering::SeqCst);
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn the_file_that_is_being_read_is_named_where_memory_is_refused() {
+            let of = |log| {
+                let text = "memory was refused\n  give it more";
+                let Ending { plain, reading: [before, behind] } = Ending::of(text, log);
+                (plain, format!("{before}a.parquet{behind}"))
+            };
+            let named = "it was refused while `a.parquet` was read: ";
+            let (plain, reading) = of(LogFormat::Text);
+            assert_eq!(plain, "error: memory was refused\n  give it more\n");
+            assert!(reading.starts_with(&format!("{plain}  {named}")), "{reading}");
+            let (_, reading) = of(LogFormat::Json);
+            let read: serde_json::Value = serde_json::from_str(&reading).unwrap();
+            assert!(read["hint"].as_str().unwrap().contains(named), "{reading}");
+        }
     }
 }
 
