@@ -117,9 +117,30 @@ pub(crate) fn known_from_training(
     })
 }
 
+/// What is said of whole series that are drawn for each part because none has times, as where rows are numbered so that days
+/// without trade are no gaps: whether a test part lies at the times of those that are trained on is not known then.
+pub(crate) fn without_moments(
+    config: &PipelineConfig,
+    split: &Split,
+    clock: bool,
+) -> Option<String> {
+    let horizon = horizon(config);
+    let is_written = config.split.is_some() || config.data.test.is_some();
+    let is_by_series = split.boundaries.is_none() && split.train.set().groups() == 0;
+    (!clock && !is_written && is_by_series && horizon > 0).then(|| {
+        format!(
+            "the series have no times, so whole ones are drawn for each part, and what is told of a window lies up to {horizon} steps ahead: where their rows are of the \
+             same days, what moves all series at once is learnt in training and asked for in the test\n  \
+             divide them by the numbers of their rows if all begin on one day (--set split.time.test=0.2), or say that they have nothing to do with each other (--set split.series.test=0.2)"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use firebox_core::{Channel, Role, Series};
+    use std::sync::Arc;
+
+    use firebox_core::{Channel, Labels, Role, Series, SplitRule, WindowRule, split};
 
     use super::*;
 
@@ -162,5 +183,30 @@ mod tests {
         assert!(are_in_common(&set(&[-8 * 365 * DAY, year, year]), true));
         assert!(are_in_common(&set(&[-year, -year]), true));
         assert!(are_in_common(&set(&[0, year, year]), true));
+    }
+
+    #[test]
+    fn series_without_times_that_are_drawn_unasked_may_have_moments_in_common() {
+        let series = (0..6u8).map(|index| {
+            let values = (0..80u8).map(|step| f64::from(index) * 100.0 + f64::from(step));
+            Series::regular(format!("s{index}"), 0, 1, values.collect(), 1)
+        });
+        let channels = vec![Channel::new("close", Role::Close)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap());
+        let (window, none) = (WindowRule { length: 4, stride: 1, whole: false }, Labels::None);
+        let drawn = SplitRule::Series { validation: 0.2, test: 0.2, seed: 1 };
+        let parts = split(&set, &window, &drawn, &none).unwrap();
+        let ahead = Labels::Return { horizon: 5, threshold: 0.0 };
+        let config = PipelineConfig { labels: ahead, ..PipelineConfig::default() };
+        let said = without_moments(&config, &parts, false).unwrap();
+        for part in ["up to 5 steps ahead", "split.time.test=0.2", "split.series.test=0.2"] {
+            assert!(said.contains(part), "`{part}`: {said}");
+        }
+        assert_eq!(without_moments(&config, &parts, true), None);
+        let by_rows = split(&set, &window, &SplitRule::time(0.2, 0.2), &none).unwrap();
+        assert_eq!(without_moments(&config, &by_rows, false), None);
+        let written = PipelineConfig { split: Some(drawn), ..config };
+        assert_eq!(without_moments(&written, &parts, false), None);
+        assert_eq!(without_moments(&PipelineConfig::default(), &parts, false), None);
     }
 }

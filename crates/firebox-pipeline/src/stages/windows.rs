@@ -18,7 +18,7 @@ use crate::error::PipelineError;
 use crate::feed::local;
 use crate::fewest;
 use crate::filled::in_steps;
-use crate::moments::known_from_training;
+use crate::moments::{known_from_training, without_moments};
 
 /// Validation windows of which fewer tell no epoch from another. A choice.
 const FEW_WINDOWS: usize = 5;
@@ -185,9 +185,10 @@ impl Run<'_> {
         }
     }
 
-    /// Warns of a test part that lies at the times of the training part, where what is told comes after a window.
+    /// Warns of a test part that lies at the times of the training part, or may, where what is told comes after a window.
     pub(crate) fn warn_of_known(&self, parts: &Split, clock: bool) {
-        if let Some(message) = known_from_training(self.config, parts, clock) {
+        let known = known_from_training(self.config, parts, clock);
+        if let Some(message) = known.or_else(|| without_moments(self.config, parts, clock)) {
             self.listener.on(&Event::Warning { message });
         }
     }
