@@ -5,8 +5,8 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Mutex, Once};
 
 use crate::input::Input;
 use crate::{DataError, Format};
@@ -24,15 +24,22 @@ static NAME: Name = Name::new();
 struct Name {
     bytes: [AtomicU8; LONGEST],
     length: AtomicUsize,
+    /// Held by who writes it, as several files may be begun at once; not by who reads it.
+    writing: Mutex<()>,
 }
 
 impl Name {
     const fn new() -> Self {
-        Self { bytes: [const { AtomicU8::new(0) }; LONGEST], length: AtomicUsize::new(0) }
+        Self {
+            bytes: [const { AtomicU8::new(0) }; LONGEST],
+            length: AtomicUsize::new(0),
+            writing: Mutex::new(()),
+        }
     }
 
     /// Notes the name of a file, with question marks for what would end a text of JSON, as far as there is room.
     fn set(&self, path: &Path) {
+        let _writing = self.writing.lock();
         self.clear();
         let is_odd = |letter: char| letter.is_control() || matches!(letter, '"' | '\\');
         let (mut length, mut room) = (0, self.bytes.as_slice());
@@ -57,8 +64,8 @@ impl Name {
     }
 }
 
-/// The name of the table that is being read, if one is, in UTF-8, with question marks for quotes, backslashes and control
-/// characters: for handlers of signals, as nothing is allocated.
+/// The name of the table that is being read, if one is, and of several that of the one that was begun last: in UTF-8, with
+/// question marks for quotes, backslashes and control characters. For handlers of signals, as nothing is allocated.
 pub fn being_read() -> impl Iterator<Item = u8> {
     NAME.bytes()
 }

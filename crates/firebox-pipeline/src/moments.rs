@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use firebox_core::{Series, SeriesSet, Split, WindowList};
+use firebox_core::{Series, SeriesSet, Split, StepLabels, WindowList};
 
 use crate::PipelineConfig;
 
@@ -118,7 +118,8 @@ pub(crate) fn known_from_training(
 }
 
 /// What is said of whole series that are drawn for each part because none has times, as where rows are numbered so that days
-/// without trade are no gaps: whether a test part lies at the times of those that are trained on is not known then.
+/// without trade are no gaps: whether a test part lies at the times of those that are trained on is not known then. Samples
+/// with one label each are recordings by themselves, which are not divided by time.
 pub(crate) fn without_moments(
     config: &PipelineConfig,
     split: &Split,
@@ -126,8 +127,11 @@ pub(crate) fn without_moments(
 ) -> Option<String> {
     let horizon = horizon(config);
     let is_written = config.split.is_some() || config.data.test.is_some();
-    let is_by_series = split.boundaries.is_none() && split.train.set().groups() == 0;
-    (!clock && !is_written && is_by_series && horizon > 0).then(|| {
+    let set = split.train.set();
+    let is_by_series = split.boundaries.is_none() && set.groups() == 0;
+    let is_sample = |one: &Series| matches!(one.labels, StepLabels::Whole(_));
+    let may_be_in_common = !clock && is_by_series && !set.series().iter().any(is_sample);
+    (may_be_in_common && !is_written && horizon > 0).then(|| {
         format!(
             "the series have no times, so whole ones are drawn for each part, and what is told of a window lies up to {horizon} steps ahead: where their rows are of the \
              same days, what moves all series at once is learnt in training and asked for in the test\n  \
@@ -187,12 +191,17 @@ mod tests {
 
     #[test]
     fn series_without_times_that_are_drawn_unasked_may_have_moments_in_common() {
-        let series = (0..6u8).map(|index| {
-            let values = (0..80u8).map(|step| f64::from(index) * 100.0 + f64::from(step));
-            Series::regular(format!("s{index}"), 0, 1, values.collect(), 1)
-        });
-        let channels = vec![Channel::new("close", Role::Close)];
-        let set = Arc::new(SeriesSet::new(channels, vec![], series.collect()).unwrap());
+        let set = |labels: &StepLabels| {
+            let series = (0..6u8).map(|index| {
+                let values = (0..80u8).map(|step| f64::from(index) * 100.0 + f64::from(step));
+                let plain = Series::regular(format!("s{index}"), 0, 1, values.collect(), 1);
+                Series { labels: labels.clone(), ..plain }
+            });
+            let channels = vec![Channel::new("close", Role::Close)];
+            let classes = vec!["a".to_owned()];
+            Arc::new(SeriesSet::new(channels, classes, series.collect()).unwrap())
+        };
+        let (samples, set) = (set(&StepLabels::Whole(0)), set(&StepLabels::None));
         let (window, none) = (WindowRule { length: 4, stride: 1, whole: false }, Labels::None);
         let drawn = SplitRule::Series { validation: 0.2, test: 0.2, seed: 1 };
         let parts = split(&set, &window, &drawn, &none).unwrap();
@@ -205,6 +214,8 @@ mod tests {
         assert_eq!(without_moments(&config, &parts, true), None);
         let by_rows = split(&set, &window, &SplitRule::time(0.2, 0.2), &none).unwrap();
         assert_eq!(without_moments(&config, &by_rows, false), None);
+        let parts_of_samples = split(&samples, &window, &drawn, &none).unwrap();
+        assert_eq!(without_moments(&config, &parts_of_samples, false), None);
         let written = PipelineConfig { split: Some(drawn), ..config };
         assert_eq!(without_moments(&written, &parts, false), None);
         assert_eq!(without_moments(&PipelineConfig::default(), &parts, false), None);

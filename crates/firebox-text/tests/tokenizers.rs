@@ -196,6 +196,11 @@ fn a_tokenizer_of_bytes_that_lacks_one_of_them_is_refused() {
     let mut small = without("Q");
     small["normalizer"] = serde_json::json!({ "type": "Lowercase" });
     Tokenizer::from_text(&small.to_string()).unwrap();
+    let mut ascii = without("ã");
+    ascii["normalizer"] = serde_json::json!({
+        "type": "Replace", "pattern": { "Regex": r"[^\x00-\x7F]" }, "content": ""
+    });
+    Tokenizer::from_text(&ascii.to_string()).unwrap();
     // Where a token stands for it, such a byte is unknown.
     let mut file = without("ã");
     file["model"]["unk_token"] = "<unk>".into();

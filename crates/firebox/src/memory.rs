@@ -286,7 +286,7 @@ mod restart {
             const NAME: &str = "FILE-BEING-READ";
             let rendered = |text: String| error::rendered(&anyhow::Error::msg(text), log) + "\n";
             let reading = rendered(format!(
-                "{text}\n  it was refused while `{NAME}` was read: a damaged file asks for more than there is in it; write or fetch it anew if it is not large"
+                "{text}\n  it was refused while `{NAME}` was read, or a file beside it: a damaged one asks for more than there is in it; write or fetch it anew if it is not large"
             ));
             let (before, behind) = reading.split_once(NAME).unwrap_or_default();
             Self {
@@ -310,7 +310,7 @@ mod restart {
         extern "C" fn aborted(_: c_int) {
             let (true, Some(ending)) = (REFUSED.get(), ENDING.get()) else { return };
             let Ending { plain, reading: [before, behind] } = ending;
-            let mut name = [0; 1024];
+            let mut name = [0u8; 1024];
             let put = |length: usize, (place, byte): (&mut u8, u8)| {
                 *place = byte;
                 length + 1
@@ -373,7 +373,7 @@ mod restart {
                 let Ending { plain, reading: [before, behind] } = Ending::of(text, log);
                 (plain, format!("{before}a.parquet{behind}"))
             };
-            let named = "it was refused while `a.parquet` was read: ";
+            let named = "it was refused while `a.parquet` was read, or a file beside it: ";
             let (plain, reading) = of(LogFormat::Text);
             assert_eq!(plain, "error: memory was refused\n  give it more\n");
             assert!(reading.starts_with(&format!("{plain}  {named}")), "{reading}");

@@ -281,9 +281,15 @@ impl Outline {
             return vec![];
         }
         let vocabulary = read.get_vocab(false);
+        // One letter stands for all beyond ASCII, which a normaliser may take away.
+        let has_others = normalised(read, "あ").is_some_and(|left| !left.is_ascii());
         let is_left_out = |(byte, written): &(u8, char)| {
-            let reaches = |byte: u8| !byte.is_ascii() || keeps(read, &char::from(byte).to_string());
-            is_of_texts(*byte) && !vocabulary.contains_key(&written.to_string()) && reaches(*byte)
+            let is_lacking = is_of_texts(*byte) && !vocabulary.contains_key(&written.to_string());
+            is_lacking
+                && match byte.is_ascii() {
+                    true => keeps(read, &char::from(*byte).to_string()),
+                    false => has_others,
+                }
         };
         let left_out = bytes_as_written().filter(is_left_out);
         left_out.map(|(byte, _)| byte).collect()
@@ -308,10 +314,16 @@ fn is_of_texts(byte: u8) -> bool {
 
 /// Whether the normaliser leaves a text as it is, or more beside it.
 fn keeps(read: &tokenizers::Tokenizer, text: &str) -> bool {
-    let mut normalised = NormalizedString::from(text);
-    read.get_normalizer().is_none_or(|normaliser| {
-        normaliser.normalize(&mut normalised).is_ok() && normalised.get().contains(text)
-    })
+    normalised(read, text).is_some_and(|left| left.contains(text))
+}
+
+/// What the normaliser makes of a text.
+fn normalised(read: &tokenizers::Tokenizer, text: &str) -> Option<String> {
+    let mut text = NormalizedString::from(text);
+    if let Some(normaliser) = read.get_normalizer() {
+        normaliser.normalize(&mut text).ok()?;
+    }
+    Some(text.get().to_owned())
 }
 
 impl Kind {
