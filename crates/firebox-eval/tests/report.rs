@@ -361,11 +361,12 @@ fn names_of_any_length_stretch_nothing() {
     report.run = long.clone();
     report.warnings = vec![format!("`{long}` of {long}")];
     report.channels = vec![long.clone(), "b".to_owned()];
-    report.facts = vec![Fact::new("data", long.clone())];
+    report.facts = vec![Fact::new("data", long.clone()), Fact::new(long.clone(), "1")];
     report.stages[0].detail = long.clone();
     report.data[0].title = long.clone();
     report.data[0].columns[1] = long.clone();
     report.data[0].rows[0] = vec![long.clone(), format!("series `{long}`")];
+    report.data[0].rows.push(vec!["4 of them".to_owned(), format!("4 ({long})")]);
     judged(&mut report, &[long.as_str(), "move"], 4.0);
     report.embedding = Some(EmbeddingView {
         projection: Projection { points: vec![[0.0, 1.0], [1.0, 0.0]], explained: [0.5, 0.1] },

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use firebox_core::{Event, Key, Listener};
+use firebox_core::{Event, Key, Listener, is_training};
 use firebox_export::{CARD, TOKENIZER, WEIGHTS};
 use serde::{Deserialize, Serialize};
 
@@ -465,11 +465,6 @@ impl Attempt {
             attempts.cut.push((stage, seconds(began)));
         }
     }
-}
-
-/// Whether a stage trains: that of the run's own key, of a further seed, or of the arms of `finetune`.
-fn is_training(stage: &str) -> bool {
-    stage == "finetune" || stage.split(',').next() == Some("train")
 }
 
 #[derive(Deserialize)]

@@ -346,6 +346,8 @@ impl Found {
         own: Range<usize>,
     ) {
         self.from = own.start;
+        // Those before are no longer needed, and would be held beside these.
+        self.resampled.iter_mut().flatten().for_each(|metrics| metrics.own = vec![]);
         let windows = data.truth.len() / data.outputs.len();
         let sums = Sums::new(data, forecasts, own);
         let all = [(0, windows)];

@@ -59,8 +59,13 @@ pub(super) fn page(title: &str, head: &str, sections: &[Section], footer: &str) 
 /// The list of named values below a heading; empty values are left out.
 pub(super) fn facts<'a>(facts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut out = String::from("<dl class=\"facts\">");
-    for (name, value) in facts.filter(|(_, value)| !value.is_empty()) {
-        let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), prose(value));
+    for (term, value) in facts.filter(|(_, value)| !value.is_empty()) {
+        let _ = write!(
+            out,
+            "<div><dt>{}</dt><dd>{}</dd></div>",
+            name(term, LONGEST_NAME),
+            prose(value)
+        );
     }
     out.push_str("</dl>\n");
     out
@@ -304,7 +309,7 @@ fn cell(text: &str) -> String {
             if text.starts_with(|c: char| !c.is_alphabetic()) && rest.ends_with(')') =>
         {
             let rest = rest.trim_end_matches(')');
-            format!("<b>{}</b> <span class=\"interval\">{}</span>", escape(value), escape(rest))
+            format!("<b>{}</b> <span class=\"interval\">{}</span>", words(value), words(rest))
         }
         _ => words(text),
     }
