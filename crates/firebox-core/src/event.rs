@@ -167,7 +167,8 @@ pub enum Event {
 
 /// Whether a stage of this name is one that trains: each training of a run is within one of these.
 pub fn is_training(stage: &str) -> bool {
-    matches!(stage, "train" | "finetune")
+    // That of a further seed says which one it is: `train, seed 7`.
+    matches!(stage.split(',').next(), Some("train" | "finetune"))
 }
 
 /// For `deserialize_with`: JSON has no number for what is not finite, which is written as `null` and read as NaN.
@@ -240,6 +241,7 @@ mod tests {
     fn stages_that_train_are_told_from_the_others() {
         let all = ["ingest", "windows", "augment", "tokenise", "train", "finetune", "evaluate"];
         assert_eq!(all.map(is_training), [false, false, false, false, true, true, false]);
+        assert!(is_training("train, seed 7"));
     }
 
     #[test]

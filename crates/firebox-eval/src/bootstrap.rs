@@ -13,7 +13,7 @@ use firebox_core::Stream;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::together::{equal_units, number_anew, number_of_units};
+use crate::together::{drawn_units, number_anew, number_of_units};
 use crate::{Confusion, Metric, Metrics, Together};
 
 /// Blocks of windows below which there is no interval. A choice: a resample of one block is all windows again, and those of
@@ -193,7 +193,7 @@ impl Resampling {
 
     /// How many units of equal size the units are as good as, if whole ones are drawn.
     pub(crate) fn drawn_units(&self) -> Option<usize> {
-        (self.whole_units && !self.units.is_empty()).then(|| equal_units(&self.units))
+        drawn_units(&self.units, self.whole_units)
     }
 
     /// The same without a resample where there are too few blocks or units of so many windows for an interval.

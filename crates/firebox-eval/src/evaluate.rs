@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::{FEWEST_BLOCKS, bound_when_all_agree, have_intervals};
 use crate::probe::{HeadPredictions, fit_and_predict};
-use crate::together::number_of_units;
+use crate::together::{independent, number_of_units};
 use crate::verdict::FEWEST_WINDOWS;
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, EvalError, Features, Metric, Parts, Predictions,
@@ -176,7 +176,7 @@ impl Evaluation {
 
     /// Test windows that are independent of each other: the windows over the block, or the units that were drawn.
     pub fn independent_windows(&self) -> usize {
-        self.units.unwrap_or(self.windows[2] / self.block.max(1))
+        independent(self.windows[2], self.block, self.units)
     }
 
     /// Whether any score has an interval; of too few independent windows none has.
@@ -494,7 +494,7 @@ fn coverage_warnings(classes: &[String], parts: &Parts, support: &[u64]) -> Vec<
 fn few_windows(windows: usize, together: &Together, has_intervals: bool) -> Option<String> {
     let block = together.block;
     let units = number_of_units(&together.units);
-    let independent = together.drawn_units().unwrap_or(windows / block);
+    let independent = independent(windows, block, together.drawn_units());
     let windows = count(windows as u64, "test window");
     let in_blocks = || {
         let independent = count(independent as u64, "independent one");

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::{FEWEST_BLOCKS, bound_when_all_agree, have_intervals};
 use crate::text::{count, list, percent, points, signed_points};
+use crate::together::independent;
 use crate::verdict::{FEWEST_WINDOWS, Outcome, Verdict, conclusion, percent_interval};
 use crate::{
     Comparison, Confusion, Estimate, EvalConfig, Metric, Predictions, Resampling, TestScore,
@@ -247,7 +248,7 @@ impl FewLabels {
 
     /// Test windows that are independent of each other: the windows over the block, or the units that were drawn.
     fn independent_windows(&self) -> usize {
-        self.units.unwrap_or(self.windows / self.block.max(1))
+        independent(self.windows, self.block, self.units)
     }
 
     /// One sentence on whether pre-training helps, and at which shares.

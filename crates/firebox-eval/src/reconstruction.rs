@@ -5,6 +5,7 @@
 use firebox_core::Stream;
 use serde::{Deserialize, Serialize};
 
+use crate::together::independent;
 use crate::{Estimate, EvalConfig, EvalError, Resampling, Together};
 
 /// A window with some steps masked, and what a model put there.
@@ -428,7 +429,7 @@ pub struct Reduction {
 impl Reconstruction {
     /// Windows that are independent of each other: the windows over the block, or the units that were drawn.
     pub fn independent_windows(&self) -> usize {
-        self.units.unwrap_or(self.windows / self.block.max(1))
+        independent(self.windows, self.block, self.units)
     }
 
     /// The naive fill that is hardest to beat.

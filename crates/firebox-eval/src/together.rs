@@ -77,7 +77,7 @@ impl Together {
 
     /// How many units of equal size the units are as good as ([`equal_units`]), if whole ones are drawn.
     pub fn drawn_units(&self) -> Option<usize> {
-        (self.whole_units && !self.units.is_empty()).then(|| equal_units(&self.units))
+        drawn_units(&self.units, self.whole_units)
     }
 
     /// The units of all windows, in the order of these.
@@ -99,6 +99,16 @@ pub fn size_of_units(units: &[u32]) -> usize {
 pub fn equal_units(units: &[u32]) -> usize {
     let [all, squares] = sums_of_sizes(units);
     (all * all + squares / 2).checked_div(squares).map_or(0, |units| units as usize)
+}
+
+/// How many units of equal size these are as good as, if whole ones are drawn.
+pub(crate) fn drawn_units(units: &[u32], whole: bool) -> Option<usize> {
+    (whole && !units.is_empty()).then(|| equal_units(units))
+}
+
+/// How many independent ones windows are as good as: their blocks, or the units that are drawn whole, if they are.
+pub(crate) fn independent(windows: usize, block: usize, units: Option<usize>) -> usize {
+    units.unwrap_or(windows / block.max(1))
 }
 
 /// The sizes of all units, summed up, and their squares.

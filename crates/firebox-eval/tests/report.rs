@@ -344,6 +344,41 @@ fn nothing_that_is_written_becomes_markup() {
     assert!(!summary.split("````").next().unwrap().contains("<script"));
 }
 
+/// Characters of the longest word that a reader sees.
+fn longest_word(page: &str) -> usize {
+    let seen = page.split('<').skip(1).filter_map(|part| {
+        let (tag, text) = part.split_once('>')?;
+        (tag != "style" && tag != "title").then_some(text)
+    });
+    seen.flat_map(str::split_whitespace).map(|word| word.chars().count()).max().unwrap_or(0)
+}
+
+#[test]
+fn names_of_any_length_stretch_nothing() {
+    let long = "n".repeat(3000);
+    let mut report = small();
+    report.title = long.clone();
+    report.run = long.clone();
+    report.warnings = vec![format!("`{long}` of {long}")];
+    report.channels = vec![long.clone(), "b".to_owned()];
+    report.facts = vec![Fact::new("data", long.clone()), Fact::new(long.clone(), "1")];
+    report.stages[0].detail = long.clone();
+    report.data[0].title = long.clone();
+    report.data[0].columns[1] = long.clone();
+    report.data[0].rows[0] = vec![long.clone(), format!("series `{long}`")];
+    report.data[0].rows.push(vec!["4 of them".to_owned(), format!("4 ({long})")]);
+    judged(&mut report, &[long.as_str(), "move"], 4.0);
+    report.embedding = Some(EmbeddingView {
+        projection: Projection { points: vec![[0.0, 1.0], [1.0, 0.0]], explained: [0.5, 0.1] },
+        labels: vec![Some(0), Some(1)],
+        classes: vec![long.clone(), "move".to_owned()],
+    });
+    let page = check(&report);
+    let longest = longest_word(&page);
+    assert!(longest <= 100, "{longest}");
+    assert!(page.contains(&format!("title=\"{long}\"")), "all of a name can be read");
+}
+
 #[test]
 fn extremes_draw_without_a_number_that_is_none() {
     let none = Report::new("nothing", "", verdict(None, None));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use firebox_core::{Event, Key, Listener};
+use firebox_core::{Event, Key, Listener, is_training};
 use firebox_export::{CARD, TOKENIZER, WEIGHTS};
 use serde::{Deserialize, Serialize};
 
@@ -421,6 +421,9 @@ impl Listener for EventLog {
 pub(crate) struct Attempts {
     /// How often the run was begun or gone on with.
     pub(crate) count: u64,
+    /// How many of them trained. Others ended before that, or measured what was trained: the best trial of a search, or the run
+    /// of other evaluations.
+    pub(crate) trained: u64,
     /// Wall-clock time of all of them.
     pub(crate) seconds: f64,
     /// Stages that an attempt did not live to end, with the time that it spent in them.
@@ -429,16 +432,31 @@ pub(crate) struct Attempts {
     pub(crate) unreadable: usize,
 }
 
+impl Attempts {
+    /// How many there were, for a reader, if there were several.
+    pub(crate) fn told(&self) -> Option<String> {
+        let trained = match self.trained == self.count {
+            true => String::new(),
+            false => format!(", of which {} trained", self.trained),
+        };
+        let said = || format!("{}{trained}; times are summed over them", self.count);
+        (self.count > 1).then(said)
+    }
+}
+
 /// Where an attempt stands.
 #[derive(Default)]
 struct Attempt {
     began: Option<u64>,
     last: u64,
     stage: Option<(String, u64)>,
+    trained: bool,
 }
 
 impl Attempt {
     fn close(self, attempts: &mut Attempts) {
+        let cut = self.stage.as_ref().is_some_and(|(stage, _)| is_training(stage));
+        attempts.trained += u64::from(self.trained || cut);
         let seconds = |from: u64| self.last.saturating_sub(from) as f64 / 1e3;
         if let Some(began) = self.began {
             attempts.seconds += seconds(began);
@@ -477,7 +495,10 @@ pub(crate) fn replay(path: &Path, take: &mut dyn FnMut(&Event)) -> Result<Attemp
                 now.began = Some(time);
             }
             Event::StageStarted { stage } => now.stage = Some((stage.clone(), time)),
-            Event::StageFinished { .. } => now.stage = None,
+            Event::StageFinished { stage, reused, .. } => {
+                now.trained |= is_training(stage) && !reused;
+                now.stage = None;
+            }
             _ => {}
         }
         now.last = time;
@@ -660,7 +681,39 @@ mod tests {
         let mut seen = 0;
         let attempts = replay(folder.path(), &mut |_| seen += 1).unwrap();
         let cut = vec![("train".to_owned(), 2.5)];
-        assert_eq!(attempts, Attempts { count: 2, seconds: 4.0, cut, unreadable: 1 });
+        assert_eq!(attempts, Attempts { count: 2, trained: 1, seconds: 4.0, cut, unreadable: 1 });
         assert_eq!(seen, 7);
+    }
+
+    #[test]
+    fn attempts_that_found_everything_trained_are_told_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = RunFolder::open(folder.path()).unwrap().events().unwrap();
+        let begins = || {
+            let (run, device) = ("r".to_owned(), "cpu".to_owned());
+            log.on(&Event::RunStarted { run, device, resumed_at_step: None });
+        };
+        let ends = |stage: &str, reused| {
+            let (stage, detail) = (stage.to_owned(), String::new());
+            log.on(&Event::StageFinished { stage, key: None, reused, seconds: 1.0, detail });
+        };
+        let told = || replay(folder.path(), &mut |_| ()).unwrap().told();
+        begins();
+        ends("train", false);
+        assert_eq!(told(), None);
+        // The evaluation of the best trial: its training is the trial's.
+        begins();
+        ends("train", true);
+        ends("evaluate", false);
+        let two = "2, of which 1 trained; times are summed over them";
+        assert_eq!(told().as_deref(), Some(two));
+        // Of further seeds, and of arms, there are trainings beside it.
+        for stage in ["train, seed 7", "finetune"] {
+            begins();
+            ends("train", true);
+            ends(stage, false);
+        }
+        let four = "4, of which 3 trained; times are summed over them";
+        assert_eq!(told().as_deref(), Some(four));
     }
 }

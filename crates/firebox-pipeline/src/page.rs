@@ -61,10 +61,7 @@ pub(crate) fn complete(
             report.facts.push(fact);
         }
     }
-    if attempts.count > 1 {
-        let said = format!("{}; times are summed over them", attempts.count);
-        report.facts.push(Fact::new("attempts", said));
-    }
+    report.facts.extend(attempts.told().map(|said| Fact::new("attempts", said)));
     report.created = now();
     let written = report.write(path)?;
     Ok(Reported { page: written.html, verdict: report.verdict.sentence })

@@ -13,7 +13,7 @@ use firebox_train::{Data, FixedScale, Objective, Outcome, TrainConfig, TrainErro
 
 use crate::chain::Work;
 use crate::error::PipelineError;
-use crate::forgotten::begin_again_if_forgotten;
+use crate::forgotten::{begin_again_if_forgotten, forgotten};
 use crate::score::{Judge, Judged};
 use crate::stages::{Run, training};
 
@@ -32,9 +32,10 @@ pub(crate) fn folder(work: &Work<'_>, name: &str) -> Result<PathBuf, PipelineErr
     Ok(folder)
 }
 
-/// Whether a training of this name has ended before.
+/// Whether a training of this name has ended before, and is read back: one whose checkpoint is gone is trained again.
 pub(crate) fn sub_trained_before(work: &Work<'_>, name: &str) -> bool {
-    path(work, name).join(firebox_train::SUMMARY_FILE).is_file()
+    let folder = path(work, name);
+    folder.join(firebox_train::SUMMARY_FILE).is_file() && forgotten(&folder).is_none()
 }
 
 /// Which training it is.

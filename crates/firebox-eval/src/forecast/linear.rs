@@ -3,6 +3,7 @@
 //! The penalty of each output is chosen on validation windows, its centres and weights come from training windows;
 //! the test is not known here.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
@@ -55,6 +56,27 @@ impl LinearData<'_> {
         let outputs = self.targets.len() / self.samples;
         &self.targets[sample * outputs..(sample + 1) * outputs]
     }
+
+    /// All outputs, by the samples that lack them.
+    fn alike(&self, outputs: usize) -> Vec<Alike> {
+        if !self.targets.iter().any(|target| target.is_nan()) {
+            return vec![Alike { outputs: (0..outputs).collect(), lacks: vec![] }];
+        }
+        let mut all = BTreeMap::<Vec<bool>, Vec<usize>>::new();
+        for output in 0..outputs {
+            let own = self.targets[output..].iter().step_by(outputs);
+            all.entry(own.map(|target| target.is_nan()).collect()).or_default().push(output);
+        }
+        all.into_iter().map(|(lacks, outputs)| Alike { outputs, lacks }).collect()
+    }
+}
+
+/// Outputs that the same samples lack.
+#[derive(Debug, PartialEq)]
+struct Alike {
+    outputs: Vec<usize>,
+    /// Of each sample, whether it lacks them. Empty: all samples have all outputs.
+    lacks: Vec<bool>,
 }
 
 /// A fitted linear forecaster.
@@ -74,7 +96,7 @@ impl Linear {
     /// each penalty λ, and takes for each output that of its least squared error on `validation`, so that none
     /// depends on what else is forecast; without one, the smallest that can be solved. `None` if there is no sample, or
     /// nothing can be solved. Of wide windows and many outputs it takes minutes: `told` hears how many of how many
-    /// penalties are done.
+    /// penalties are done, those of outputs that other samples lack by themselves.
     ///
     /// # Errors
     /// [`EvalError::Stopped`] once `stop` is true.
@@ -85,21 +107,18 @@ impl Linear {
         told: &dyn Fn(usize, usize),
     ) -> Result<Option<Self>, EvalError> {
         let Some(moments) = Moments::of(train, stop)? else { return Ok(None) };
-        let parts = moments.by_output(train, stop)?;
-        let validation = validation.filter(|data| data.samples > 0);
-        let mut fits: Vec<(Vec<f64>, Self)> = vec![];
-        for (penalty, done) in PENALTIES.into_iter().zip(1..) {
-            let fit = match &parts {
-                None => moments.fit(penalty, stop)?,
-                Some(parts) => moments.joined(parts, penalty, stop)?,
-            };
-            if let Some(fit) = fit {
-                let Some(validation) = validation else { return Ok(Some(fit)) };
-                fits.push((fit.squared_errors(validation), fit));
+        let Some(validation) = validation.filter(|data| data.samples > 0) else {
+            for penalty in PENALTIES {
+                let fit = moments.fits(train, &[penalty], stop, &|_, _| ())?.pop();
+                if fit.is_some() {
+                    return Ok(fit);
+                }
             }
-            told(done, PENALTIES.len());
-        }
-        Ok(validation.and_then(|validation| Self::chosen(&fits, validation)))
+            return Ok(None);
+        };
+        let fits = moments.fits(train, &PENALTIES, stop, told)?.into_iter();
+        let fits: Vec<_> = fits.map(|fit| (fit.squared_errors(validation), fit)).collect();
+        Ok(Self::chosen(&fits, validation))
     }
 
     /// Each output as it is in the fit that errs least on `validation`, by the squared errors of each fit.
@@ -115,18 +134,18 @@ impl Linear {
             if measured().any(|target| !target.is_nan())
                 && let Some(fit) = least(&|errors| errors[output])
             {
-                chosen.take(output, fit);
+                chosen.take(output, fit, output);
             }
         }
         Some(chosen)
     }
 
-    /// Takes an output of another one.
-    fn take(&mut self, output: usize, other: &Self) {
-        let own = output * self.width..(output + 1) * self.width;
-        self.weights[own.clone()].copy_from_slice(&other.weights[own]);
-        self.intercept[output] = other.intercept[output];
-        self.penalties[output] = other.penalties[output];
+    /// Takes for an output the one at this place of another fit.
+    fn take(&mut self, output: usize, other: &Self, place: usize) {
+        let of = |output: usize| output * self.width..(output + 1) * self.width;
+        self.weights[of(output)].copy_from_slice(&other.weights[of(place)]);
+        self.intercept[output] = other.intercept[place];
+        self.penalties[output] = other.penalties[place];
     }
 
     /// Forecasts of all samples; the targets are not read.
@@ -238,72 +257,90 @@ impl Moments {
         Ok(Some(Self { width, outputs, mean, target_mean, features, products }))
     }
 
-    /// The same of each output alone, over the samples that have it, if some lack one: those that do not have it are taken out
-    /// of the sums over all, or those that do are summed where they are fewer.
-    fn by_output(
+    /// One fit of all outputs for each penalty that all of them can be solved with. Outputs that other samples lack have
+    /// moments of their own, of which those of one kind are held at a time.
+    fn fits(
         &self,
         data: &LinearData<'_>,
+        penalties: &[f64],
         stop: &AtomicBool,
-    ) -> Result<Option<Vec<Self>>, EvalError> {
-        let Self { width, outputs, .. } = *self;
-        if !data.targets.iter().any(|target| target.is_nan()) {
-            return Ok(None);
+        told: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Linear>, EvalError> {
+        let groups = data.alike(self.outputs);
+        let total = groups.len() * penalties.len();
+        let mut fits: Vec<Option<Linear>> = vec![Some(self.unfitted()); penalties.len()];
+        for (group, alike) in groups.iter().enumerate() {
+            let apart = self.of_alike(data, alike, stop)?;
+            let own = apart.as_ref().unwrap_or(self);
+            for (at, (penalty, all)) in penalties.iter().zip(&mut fits).enumerate() {
+                let both = all.take().zip(own.fit(*penalty, stop)?);
+                *all = both.map(|(mut all, fit)| {
+                    for (place, output) in alike.outputs.iter().enumerate() {
+                        all.take(*output, &fit, place);
+                    }
+                    all
+                });
+                told(group * penalties.len() + at + 1, total);
+            }
         }
-        let of_output = |output: usize| -> Result<Self, EvalError> {
-            EvalError::heed(stop)?;
-            let (lacking, has): (Vec<usize>, Vec<usize>) =
-                (0..data.samples).partition(|sample| data.targets_of(*sample)[output].is_nan());
-            let (all, own) = (data.samples as f64, has.len().max(1) as f64);
-            let (few, sign) = match lacking.len() < has.len() {
-                true => (&lacking, -1.0),
-                false => (&has, 1.0),
-            };
-            let mut features: Vec<f64> = match sign < 0.0 {
-                true => self.features.iter().map(|sum| sum * all / own).collect(),
-                false => vec![0.0; width * width],
-            };
-            // Of what is centred about the mean of all samples, the sum over those of the output.
-            let mut shift = vec![0.0; width];
-            for chunk in few.chunks(CHUNK) {
-                let rows = centred(data, chunk.par_iter().copied(), &self.mean);
-                for row in rows.chunks_exact(width) {
-                    shift.iter_mut().zip(row).for_each(|(sum, value)| *sum += sign * value / own);
-                }
-                let rows = Matrix::new(&rows, chunk.len(), width);
-                add(rows, rows, &mut features, sign * own);
-            }
-            for (row, by) in features.chunks_exact_mut(width).zip(&shift) {
-                row.iter_mut().zip(&shift).for_each(|(sum, other)| *sum -= by * other);
-            }
-            let products = self.products[output..].iter().step_by(outputs);
-            Ok(Self {
-                width,
-                outputs: 1,
-                mean: self.mean.iter().zip(&shift).map(|(mean, by)| mean + by).collect(),
-                target_mean: vec![self.target_mean[output]],
-                features,
-                products: products.map(|sum| sum * all / own).collect(),
-            })
-        };
-        (0..outputs).map(of_output).collect::<Result<Vec<Self>, _>>().map(Some)
+        Ok(fits.into_iter().flatten().collect())
     }
 
-    /// One fit of the outputs that each of `parts` has alone; `None` if one of them could not be fitted.
-    fn joined(
+    /// All outputs, without a weight.
+    fn unfitted(&self) -> Linear {
+        let Self { width, outputs, .. } = *self;
+        let (weights, penalties) = (vec![0.0; outputs * width], vec![0.0; outputs]);
+        Linear { weights, intercept: vec![0.0; outputs], width, penalties }
+    }
+
+    /// The same of outputs alone that some samples lack, over the samples that have them: those that do not are taken out of the
+    /// sums over all, or those that do are summed where they are fewer.
+    fn of_alike(
         &self,
-        parts: &[Self],
-        penalty: f64,
+        data: &LinearData<'_>,
+        alike: &Alike,
         stop: &AtomicBool,
-    ) -> Result<Option<Linear>, EvalError> {
-        let (weights, intercept, penalties) = (vec![], vec![], vec![]);
-        let mut all = Linear { weights, intercept, width: self.width, penalties };
-        for part in parts {
-            let Some(own) = part.fit(penalty, stop)? else { return Ok(None) };
-            all.weights.extend(own.weights);
-            all.intercept.extend(own.intercept);
-            all.penalties.extend(own.penalties);
+    ) -> Result<Option<Self>, EvalError> {
+        if alike.lacks.is_empty() {
+            return Ok(None);
         }
-        Ok(Some(all))
+        let width = self.width;
+        let (lacking, has): (Vec<usize>, Vec<usize>) =
+            (0..data.samples).partition(|sample| alike.lacks[*sample]);
+        let (all, own) = (data.samples as f64, has.len().max(1) as f64);
+        let (few, sign) = match lacking.len() < has.len() {
+            true => (&lacking, -1.0),
+            false => (&has, 1.0),
+        };
+        let mut features: Vec<f64> = match sign < 0.0 {
+            true => self.features.iter().map(|sum| sum * all / own).collect(),
+            false => vec![0.0; width * width],
+        };
+        // Of what is centred about the mean of all samples, the sum over those of the outputs.
+        let mut shift = vec![0.0; width];
+        for chunk in few.chunks(CHUNK) {
+            EvalError::heed(stop)?;
+            let rows = centred(data, chunk.par_iter().copied(), &self.mean);
+            for row in rows.chunks_exact(width) {
+                shift.iter_mut().zip(row).for_each(|(sum, value)| *sum += sign * value / own);
+            }
+            let rows = Matrix::new(&rows, chunk.len(), width);
+            add(rows, rows, &mut features, sign * own);
+        }
+        for (row, by) in features.chunks_exact_mut(width).zip(&shift) {
+            row.iter_mut().zip(&shift).for_each(|(sum, other)| *sum -= by * other);
+        }
+        let outputs = &alike.outputs;
+        let products = self.products.chunks_exact(self.outputs);
+        let products = products.flat_map(|row| outputs.iter().map(move |at| row[*at] * all / own));
+        Ok(Some(Self {
+            width,
+            outputs: outputs.len(),
+            mean: self.mean.iter().zip(&shift).map(|(mean, by)| mean + by).collect(),
+            target_mean: outputs.iter().map(|at| self.target_mean[*at]).collect(),
+            features,
+            products: products.collect(),
+        }))
     }
 
     /// `None` if it cannot be solved.
@@ -369,5 +406,43 @@ mod tests {
         }
         let stopped = moments.fit(1.0, &AtomicBool::new(true)).unwrap_err();
         assert!(matches!(stopped, EvalError::Stopped), "{stopped}");
+    }
+
+    #[test]
+    fn outputs_that_the_same_samples_lack_are_fitted_together() {
+        // The second of four samples lacks the first and the last output.
+        let none = f32::NAN;
+        let targets = [1.0, 2.0, 3.0, none, 5.0, none, 7.0, 8.0, 9.0, 1.0, 2.0, 4.0];
+        let features = |sample: usize, out: &mut [f64]| out[0] = sample as f64;
+        let data = LinearData { samples: 4, width: 1, features: &features, targets: &targets };
+        let whole = Alike { outputs: vec![1], lacks: vec![false; 4] };
+        let lacking = Alike { outputs: vec![0, 2], lacks: vec![false, true, false, false] };
+        let found = data.alike(3);
+        assert_eq!(found, [whole, lacking]);
+        let stop = AtomicBool::new(false);
+        let all = Moments::of(&data, &stop).unwrap().unwrap();
+        let own = all.of_alike(&data, &found[1], &stop).unwrap().unwrap();
+        // Of 0, 2 and 3 the mean is 5/3 and the variance 13/3 − 25/9.
+        for (found, expected) in [
+            (&own.mean, vec![5.0 / 3.0]),
+            (&own.features, vec![14.0 / 9.0]),
+            (&own.target_mean, vec![3.0, 16.0 / 3.0]),
+            (&own.products, vec![2.0 / 3.0, 10.0 / 9.0]),
+        ] {
+            assert_eq!(found.len(), expected.len());
+            let mut off = found.iter().zip(&expected).map(|(found, wanted)| found - wanted);
+            assert!(off.all(|off| off.abs() < 1e-12), "{found:?} {expected:?}");
+        }
+        // Two kinds of six penalties each, told one by one.
+        let heard = std::cell::RefCell::new(vec![]);
+        let told = |done: usize, all: usize| heard.borrow_mut().push((done, all));
+        Linear::fit(&data, Some(&data), &stop, &told).unwrap().unwrap();
+        assert_eq!(heard.into_inner(), (1..=12).map(|done| (done, 12)).collect::<Vec<_>>());
+        // What all samples have is no part of its own.
+        let measured = [1.0, 2.0, 3.0, 4.0];
+        let data = LinearData { targets: &measured, ..data };
+        let found = data.alike(1);
+        assert_eq!(found, [Alike { outputs: vec![0], lacks: vec![] }]);
+        assert!(all.of_alike(&data, &found[0], &stop).unwrap().is_none());
     }
 }

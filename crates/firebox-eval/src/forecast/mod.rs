@@ -19,6 +19,7 @@ pub use verdict::forecast_verdict;
 
 use crate::bootstrap::FEWEST_BLOCKS;
 use crate::text::{count, grouped, list};
+use crate::together::independent;
 use crate::{Estimate, TestScore};
 
 /// What forecasts.
@@ -165,7 +166,7 @@ impl ForecastEvaluation {
     /// How many independent windows the test windows are as good as: their blocks, or the units that are drawn, without those
     /// in which nothing was measured.
     pub fn independent(&self) -> usize {
-        let blocks = self.units.unwrap_or(self.windows / self.block.max(1));
+        let blocks = independent(self.windows, self.block, self.units);
         self.measured.map_or(blocks, |measured| measured.min(blocks))
     }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::html::{Section, facts, page, table};
 use super::markdown::write_table;
-use super::plot::escape;
+use super::plot::{escape, words};
 use super::published::{Published, published};
 use super::write::replace;
 use super::{Fact, Table};
@@ -329,7 +329,7 @@ impl ArchiveReport {
     pub fn html(&self) -> String {
         let head = format!(
             "<header>\n<p class=\"verdict open\"><span>{}</span></p>\n<h1>{TITLE}</h1>\n{}</header>\n",
-            escape(&self.verdict()),
+            words(&self.verdict()),
             facts(self.facts().iter().map(|fact| (fact.name.as_str(), fact.value.as_str())))
         );
         let others: String = self.others().iter().map(|one| table(one, true)).collect();

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plot::{
-    Bucket, Scale, buckets, coordinate, escape, fitted, is_whole, path, range, text_width,
+    Bucket, Scale, buckets, coordinate, escape, fitted, is_whole, path, range, text_width, words,
 };
 use crate::Estimate;
 use crate::text::{grouped, significant};
@@ -323,20 +323,21 @@ pub(super) fn figure(
     if !legend.is_empty() {
         keys.push_str(r#"<ul class="legend">"#);
         for (name, class) in legend {
-            let _ = write!(keys, r#"<li class="{class}"><i></i>{}</li>"#, escape(name));
+            let _ = write!(keys, r#"<li class="{class}"><i></i>{}</li>"#, words(name));
         }
         keys.push_str("</ul>");
     }
-    let title = escape(title);
     format!(
-        "<figure><figcaption>{title}</figcaption>{keys}<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{title}\">{body}</svg></figure>\n",
+        "<figure><figcaption>{}</figcaption>{keys}<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">{body}</svg></figure>\n",
+        words(title),
         coordinate(width),
-        coordinate(height)
+        coordinate(height),
+        escape(title)
     )
 }
 
 pub(super) fn nothing(title: &str) -> String {
-    let title = escape(title);
+    let title = words(title);
     format!(
         "<figure><figcaption>{title}</figcaption><p class=\"none\">Nothing to draw.</p></figure>\n"
     )

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart};
 use super::html::{MADE_BY, Section, page, table};
-use super::plot::escape;
+use super::plot::words;
 use super::sections::folded;
 use super::write::replace;
 use super::{Curves, Report, StepPoint, Table};
@@ -147,7 +147,7 @@ impl SideBySide {
         let names: Vec<String> = self.runs.iter().map(|run| run.report.run.clone()).collect();
         let head = format!(
             "<header>\n<h1>{title}</h1>\n<p class=\"note\">{}</p>\n</header>\n",
-            escape(&names.join(", "))
+            words(&names.join(", "))
         );
         let sections = [
             ("runs", "Runs", table(&self.overview(), false)),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::plot::{escape, prose};
+use super::plot::{LONGEST_NAME, escape, name, prose, words};
 use super::{Report, Table, sections};
 use crate::text::{count, duration, percent, significant};
 use crate::verdict::{baseline, is_many_times, percent_interval, times_of};
@@ -32,14 +32,19 @@ pub(super) fn page(title: &str, head: &str, sections: &[Section], footer: &str) 
     out.push_str(head);
     out.push_str("<nav aria-label=\"Contents\"><ul>");
     for section in sections {
-        let _ = write!(out, "<li><a href=\"#{}\">{}</a></li>", section.id, escape(&section.title));
+        let _ = write!(
+            out,
+            "<li><a href=\"#{}\">{}</a></li>",
+            section.id,
+            name(&section.title, LONGEST_NAME)
+        );
     }
     out.push_str("</ul></nav>\n<main id=\"content\">\n");
     for Section { id, title, body } in sections {
         let _ = write!(
             out,
             "<section id=\"{id}\" aria-labelledby=\"{id}-title\">\n<h2 id=\"{id}-title\">{}</h2>\n{body}</section>\n",
-            escape(title)
+            words(title)
         );
     }
     out.push_str("</main>\n");
@@ -54,8 +59,13 @@ pub(super) fn page(title: &str, head: &str, sections: &[Section], footer: &str) 
 /// The list of named values below a heading; empty values are left out.
 pub(super) fn facts<'a>(facts: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let mut out = String::from("<dl class=\"facts\">");
-    for (name, value) in facts.filter(|(_, value)| !value.is_empty()) {
-        let _ = write!(out, "<div><dt>{}</dt><dd>{}</dd></div>", escape(name), prose(value));
+    for (term, value) in facts.filter(|(_, value)| !value.is_empty()) {
+        let _ = write!(
+            out,
+            "<div><dt>{}</dt><dd>{}</dd></div>",
+            name(term, LONGEST_NAME),
+            prose(value)
+        );
     }
     out.push_str("</dl>\n");
     out
@@ -74,7 +84,7 @@ impl Report {
         let sentence = prose(&self.verdict.sentence);
         let mut out = format!(
             "<header>\n<p class=\"verdict {tone}\"><strong class=\"pill\">{outcome}</strong> <span>{sentence}</span></p>\n<h1>{}</h1>\n",
-            escape(&self.title)
+            words(&self.title)
         );
         let own = [
             ("Run", self.run.as_str()),
@@ -251,7 +261,7 @@ pub(super) fn table(table: &Table, heading: bool) -> String {
     }
     let mut out = String::new();
     if heading {
-        let _ = writeln!(out, "<h3>{}</h3>", escape(&table.title));
+        let _ = writeln!(out, "<h3>{}</h3>", words(&table.title));
     }
     if !table.note.is_empty() {
         let _ = writeln!(out, "<p class=\"note\">{}</p>", prose(&table.note));
@@ -264,8 +274,8 @@ pub(super) fn table(table: &Table, heading: bool) -> String {
     let classes: Vec<&str> = (0..table.columns.len())
         .map(|column| if table.is_numeric(column) { " class=\"number\"" } else { "" })
         .collect();
-    for (name, class) in table.columns.iter().zip(&classes) {
-        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(name));
+    for (column, class) in table.columns.iter().zip(&classes) {
+        let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", name(column, LONGEST_NAME));
     }
     out.push_str("</tr></thead><tbody>\n");
     for row in &table.rows {
@@ -299,9 +309,9 @@ fn cell(text: &str) -> String {
             if text.starts_with(|c: char| !c.is_alphabetic()) && rest.ends_with(')') =>
         {
             let rest = rest.trim_end_matches(')');
-            format!("<b>{}</b> <span class=\"interval\">{}</span>", escape(value), escape(rest))
+            format!("<b>{}</b> <span class=\"interval\">{}</span>", words(value), words(rest))
         }
-        _ => escape(text),
+        _ => words(text),
     }
 }
 

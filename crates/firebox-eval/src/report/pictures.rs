@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::EmbeddingView;
 use super::charts::figure;
-use super::plot::{Scale, coordinate, escape, path, range};
+use super::plot::{Scale, coordinate, escape, path, range, shortened, words};
 use crate::text::{count, grouped, percent, significant};
 use crate::{Confusion, MaskedWindow};
 
@@ -89,11 +89,12 @@ fn channel_row(
         }))
     };
     let mut out = format!(
-        r#"<path class="grid" d="M{left} {0}H{1}"/><text class="label" x="{2}" y="{3}" text-anchor="end">{4}</text>"#,
+        r#"<path class="grid" d="M{left} {0}H{1}"/><text class="label" x="{2}" y="{3}" text-anchor="end"><title>{4}</title>{5}</text>"#,
         top + row,
         WIDTH - 10.0,
         left - 8.0,
         top + row / 2.0 + 4.0,
+        escape(name),
         escape(&shortened(name, 13))
     );
     let _ = write!(
@@ -125,16 +126,6 @@ fn runs(mask: &[bool]) -> Vec<(usize, usize)> {
         }
     }
     out
-}
-
-/// Names that differ at their end stay different.
-fn shortened(name: &str, most: usize) -> String {
-    let count = name.chars().count();
-    if count <= most {
-        return name.to_owned();
-    }
-    let end = most / 3;
-    name.chars().take(most - end - 1).chain(['…']).chain(name.chars().skip(count - end)).collect()
 }
 
 /// The points of an embedding, coloured by class.
@@ -274,7 +265,7 @@ pub(super) fn confusion(confusion: &Confusion, classes: &[String]) -> String {
 /// The most frequent confusions as a list.
 fn confusions(confusion: &Confusion, classes: &[String]) -> String {
     let name =
-        |class: usize| classes.get(class).map_or_else(|| class.to_string(), |name| escape(name));
+        |class: usize| classes.get(class).map_or_else(|| class.to_string(), |name| words(name));
     let mut pairs: Vec<(u64, usize, usize)> = (0..confusion.classes)
         .flat_map(|truth| (0..confusion.classes).map(move |predicted| (truth, predicted)))
         .filter(|(truth, predicted)| truth != predicted)

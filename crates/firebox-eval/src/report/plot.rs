@@ -23,6 +23,38 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
+/// Characters of a word that a page shows: a longer one, such as a name or a path, would stretch what it stands in. A choice.
+const LONGEST_WORD: usize = 100;
+/// Characters of a name that are shown where one beside the other has to fit. A choice.
+pub(super) const LONGEST_NAME: usize = 60;
+
+/// A name of at most so many characters; of a longer one the middle is left out, for names differ at their ends.
+pub(super) fn shortened(name: &str, most: usize) -> String {
+    let count = name.chars().count();
+    if count <= most {
+        return name.to_owned();
+    }
+    let end = most / 3;
+    name.chars().take(most - end - 1).chain(['…']).chain(name.chars().skip(count - end)).collect()
+}
+
+/// A name of any length as HTML: what is shown of a longer one than that has all of it as its title.
+pub(super) fn name(text: &str, most: usize) -> String {
+    match shortened(text, most) {
+        same if same == text => escape(text),
+        short => format!("<span title=\"{}\">{}</span>", escape(text), escape(&short)),
+    }
+}
+
+/// Text as HTML, in which words that are too long are shortened as names are.
+pub(super) fn words(text: &str) -> String {
+    let shown = |word: &str| {
+        let own = word.trim_end();
+        name(own, LONGEST_WORD) + &escape(&word[own.len()..])
+    };
+    text.split_inclusive(char::is_whitespace).map(shown).collect()
+}
+
 /// A number stays on one line with its percent sign.
 fn kept_together(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -39,16 +71,16 @@ fn kept_together(text: &str) -> String {
 }
 
 /// The same for running text, in which what stands between backticks is a name, and no line ends between a number and its
-/// percent sign.
+/// percent sign. A command, which has blanks, is whole, to be copied.
 pub(super) fn prose(text: &str) -> String {
-    let escaped = escape(text);
-    let parts: Vec<&str> = escaped.split('`').collect();
+    let parts: Vec<&str> = text.split('`').collect();
     if parts.len().is_multiple_of(2) {
-        return kept_together(&escaped);
+        return kept_together(&words(text));
     }
     let marked = |(place, part): (usize, &&str)| match place % 2 {
-        0 => kept_together(part),
-        _ => format!("<code>{part}</code>"),
+        0 => kept_together(&words(part)),
+        _ if part.contains(' ') => format!("<code>{}</code>", escape(part)),
+        _ => format!("<code>{}</code>", name(part, LONGEST_WORD)),
     };
     parts.iter().enumerate().map(marked).collect()
 }
@@ -391,6 +423,24 @@ mod tests {
         let long = "a_very_long_pipeline_file_name_for_the_experiment-30277f27dd30";
         let short = fitted(long, 19.0);
         assert!(short.starts_with("a_very_") && short.ends_with("-30277f27dd30"), "{short}");
+    }
+
+    #[test]
+    fn names_of_any_length_are_shown_in_part_and_told_in_full() {
+        assert_eq!(name("a<b", 60), "a&lt;b");
+        // Of 62 characters 39 and 20.
+        let long = format!("<{}>", "a".repeat(60));
+        let [all, begin, end] = [60, 38, 19].map(|count| "a".repeat(count));
+        let expected = format!("<span title=\"&lt;{all}&gt;\">&lt;{begin}…{end}&gt;</span>");
+        assert_eq!(name(&long, 60), expected);
+        // In running text they are so much longer, and what stands beside them stays.
+        assert_eq!(words(&format!("of {long} and\nb")), format!("of {} and\nb", escape(&long)));
+        let [long, begin, end] = [101, 66, 33].map(|count| "n".repeat(count));
+        let short = format!("<span title=\"{long}\">{begin}…{end}</span>");
+        let said = prose(&format!("4 % of `{long}` and {long}, by `run --of {long}`"));
+        let begins = format!("4\u{a0}% of <code>{short}</code> and <span title=\"{long},\">");
+        assert!(said.starts_with(&begins), "{said}");
+        assert!(said.ends_with(&format!("by <code>run --of {long}</code>")), "{said}");
     }
 
     #[test]

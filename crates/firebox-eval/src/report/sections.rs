@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::charts::{Curve, CurveChart, IntervalRow, curve_chart, interval_chart};
 use super::html::{Section, table};
-use super::plot::{coordinate, escape, prose};
+use super::plot::{coordinate, escape, prose, words};
 use super::{Report, StepPoint, pictures, tables};
 use crate::text::{capitalised, count, duration, percent, significant};
 use crate::verdict::compared;
@@ -240,8 +240,8 @@ fn stages(report: &Report) -> String {
         let _ = writeln!(
             out,
             "<li><div class=\"what\"><b>{}</b> {reused} {key}<p>{}</p></div><div class=\"time\">{}</div><div class=\"bar\" aria-hidden=\"true\"><i style=\"width:{}%\"></i></div></li>",
-            escape(&stage.name),
-            escape(&stage.detail),
+            words(&stage.name),
+            words(&stage.detail),
             duration(stage.seconds),
             coordinate(share)
         );

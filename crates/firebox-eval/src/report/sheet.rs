@@ -10,7 +10,7 @@ use super::charts::{
 };
 use super::html::{MADE_BY, Section, facts, page, table};
 use super::markdown::{inline, write_table};
-use super::plot::{Scale, coordinate, escape, path, prose, range};
+use super::plot::{Scale, coordinate, escape, path, prose, range, words};
 use super::write::replace;
 use super::{Fact, Table};
 use crate::text::significant;
@@ -70,7 +70,7 @@ pub enum SheetChart {
 impl Sheet {
     /// The page as HTML, without a script and without anything from a network.
     pub fn html(&self) -> String {
-        let mut head = format!("<header>\n<h1>{}</h1>\n", escape(&self.title));
+        let mut head = format!("<header>\n<h1>{}</h1>\n", words(&self.title));
         if !self.lead.is_empty() {
             let _ = writeln!(head, "<p class=\"lead\">{}</p>", prose(&self.lead));
         }

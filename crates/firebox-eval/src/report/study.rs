@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::html::{Section, card, facts, page, table};
-use super::plot::escape;
+use super::plot::{escape, words};
 use super::study_charts::{curves, history, importances, parallel, pareto, slices, timeline};
 use super::write::replace;
 use super::{Fact, Table};
@@ -264,7 +264,7 @@ impl StudyReport {
         cards += &card("Time", &duration(total), &[spent.unwrap_or_default()], "");
         format!(
             "<header>\n<h1>{}</h1>\n{}<div class=\"cards\">\n{cards}</div>\n</header>\n",
-            escape(&self.title),
+            words(&self.title),
             facts(own.into_iter().chain(more))
         )
     }
@@ -318,7 +318,7 @@ impl StudyReport {
         if self.warnings.is_empty() {
             return String::new();
         }
-        let item = |warning: &String| format!("<li>{}</li>", escape(warning));
+        let item = |warning: &String| format!("<li>{}</li>", words(warning));
         format!(
             "<ul class=\"warnings\">{}</ul>\n",
             self.warnings.iter().map(item).collect::<String>()

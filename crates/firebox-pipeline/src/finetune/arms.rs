@@ -23,7 +23,7 @@ use crate::error::PipelineError;
 use crate::feed::Placed;
 use crate::keys::json;
 use crate::stages::{Run, Windows, training};
-use crate::sub::Sub;
+use crate::sub::{Sub, sub_trained_before};
 use crate::together::together;
 use crate::zoo::Pretrainable;
 
@@ -169,8 +169,7 @@ impl Fitting<'_> {
                 windows += drawing.windows;
                 for arm in &self.settings.arms {
                     let name = training_name(share, *arm, seed);
-                    let done = crate::stages::trained_before(&work.path.join("parts").join(&name));
-                    reused &= done;
+                    reused &= sub_trained_before(work, &name);
                     let (mut model, report) = self.model::<M>(*arm, seed, begin)?;
                     matched = matched.or(report);
                     let summary;

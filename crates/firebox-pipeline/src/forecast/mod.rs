@@ -34,7 +34,7 @@ use crate::page::setting_keys;
 use crate::pretrain::probe_shape;
 use crate::score::{Judge, Score};
 use crate::stages::{Run, split_reasons, summary_of, trained_before, training};
-use crate::sub::Sub;
+use crate::sub::{Sub, sub_trained_before};
 use crate::unread::{not_evaluated_by, only_evaluates_by};
 
 pub use config::ForecastConfig;
@@ -398,6 +398,7 @@ impl Run<'_> {
         let name = format!("seed-{seed}");
         let stage = format!("train, seed {seed}");
         let work = &*work;
+        let trained_before = sub_trained_before(work, &name);
         self.stage(&stage, Some(key), &mut 0, || {
             let parts = Parts::new(self, sequences, LoaderConfig { seed, ..self.loader() })?;
             let model = self.forecaster(sequences, seed)?;
@@ -409,7 +410,7 @@ impl Run<'_> {
             let best = trained.summary.best.map_or(String::new(), |best| {
                 format!("best loss {} after epoch {}", loss(best.loss), best.epoch)
             });
-            Ok((trained, false, best))
+            Ok((trained, trained_before, best))
         })
     }
 }
