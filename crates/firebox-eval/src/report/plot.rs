@@ -71,7 +71,7 @@ fn kept_together(text: &str) -> String {
 }
 
 /// The same for running text, in which what stands between backticks is a name, and no line ends between a number and its
-/// percent sign. A command, which has blanks, is whole, to be copied.
+/// percent sign. A command, which has blanks, and a path are whole, to be copied.
 pub(super) fn prose(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
     if parts.len().is_multiple_of(2) {
@@ -79,7 +79,7 @@ pub(super) fn prose(text: &str) -> String {
     }
     let marked = |(place, part): (usize, &&str)| match place % 2 {
         0 => kept_together(&words(part)),
-        _ if part.contains(' ') => format!("<code>{}</code>", escape(part)),
+        _ if part.contains([' ', '/', '\\']) => format!("<code>{}</code>", escape(part)),
         _ => format!("<code>{}</code>", name(part, LONGEST_WORD)),
     };
     parts.iter().enumerate().map(marked).collect()
