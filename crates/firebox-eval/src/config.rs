@@ -31,9 +31,9 @@ pub struct EvalConfig {
     /// windows that overlap in time; 1 treats every window as independent.
     pub block: Option<usize>,
     /// Labelled training windows, and as many validation windows, that are encoded at most; 0 is
-    /// all. They are spaced evenly over the part.
+    /// all. One is drawn of each of so many equal stretches of the part, the same whatever the seed.
     pub train_limit: usize,
-    /// Test windows that are encoded at most; 0 is all. They are spaced evenly over the part.
+    /// Test windows that are encoded at most; 0 is all. They are chosen as those of training.
     pub test_limit: usize,
     /// Windows encoded at once; fewer where the values of so many take more than 32 MiB.
     pub batch_size: usize,

@@ -85,7 +85,7 @@ pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
 pub use clustering::{Agreement, moved};
 pub use config::{EvalConfig, NeighboursConfig, ProbeConfig};
 pub use contest::{Contender, Contest, Lead, Standing, contest};
-pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
+pub use embed::{Embeddings, Sources, embed, evaluate_encoder, evenly};
 pub use error::EvalError;
 pub use evaluate::{
     Answer, Answers, Difference, Evaluation, Head, Score, Subject, Subjects, evaluate,

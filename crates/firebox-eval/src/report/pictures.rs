@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::EmbeddingView;
 use super::charts::figure;
 use super::plot::{Scale, coordinate, escape, path, range, shortened, words};
+use crate::embed::evenly;
 use crate::text::{count, grouped, percent, significant};
 use crate::{Confusion, MaskedWindow};
 
@@ -131,14 +132,14 @@ fn runs(mask: &[bool]) -> Vec<(usize, usize)> {
 /// The points of an embedding, coloured by class.
 pub(super) fn embedding(view: &EmbeddingView) -> String {
     let points = &view.projection.points;
-    let every = points.len().div_ceil(MOST_POINTS).max(1);
     let axis = |axis: usize| range(points.iter().map(|point| point[axis]));
     let (Some(xs), Some(ys)) = (axis(0), axis(1)) else { return String::new() };
     let (height, margin) = (370.0, 16.0);
     let x = Scale::linear(xs, margin, WIDTH - margin);
     let y = Scale::linear(ys, height - 28.0, margin);
     let mut groups = vec![String::new(); view.classes.len() + 1];
-    for (place, point) in points.iter().enumerate().step_by(every) {
+    for place in evenly(points.len(), MOST_POINTS).0 {
+        let point = points[place];
         if !(point[0].is_finite() && point[1].is_finite()) {
             continue;
         }
