@@ -66,9 +66,9 @@ impl Default for EvalConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct ProbeConfig {
     /// Strengths of the L2 penalty to choose from: `l2 / 2 · ‖W‖²` beside the summed log-loss,
-    /// which is scikit-learn's `1 / C`. The choice is made without the test windows.
+    /// which is scikit-learn's `1 / C`, and `2 / C` where there are two classes. The choice is made without the test windows.
     pub l2: Vec<f64>,
-    /// Validation windows from which on the penalty is chosen on them; with fewer, it is chosen by
+    /// Validation windows from which on the penalty is chosen on them; with fewer, or none, it is chosen by
     /// cross-validation over training and validation windows together.
     pub validation_minimum: usize,
     /// Folds of that cross-validation; at least 2.
