@@ -71,13 +71,8 @@ fn channel_row(
     [top, row, left]: [f64; 3],
 ) -> String {
     let truth = |step: usize| f64::from(window.truth[step * count + channel]);
-    // Of a step of which no value counts there may be no reconstruction.
-    let counts = |step: usize| {
-        let own = window.filled.get(step * count..(step + 1) * count);
-        own.is_none_or(|filled| filled.contains(&false))
-    };
     let model = |step: usize| match window.reconstructed.get(step * count + channel) {
-        Some(value) if counts(step) => f64::from(*value),
+        Some(value) if window.counts(step, count) => f64::from(*value),
         _ => f64::NAN,
     };
     let steps = window.mask.len();
