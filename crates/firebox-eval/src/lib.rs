@@ -120,7 +120,7 @@ pub use report::{
 };
 pub use ridge::Ridge;
 pub use svm::Svm;
-pub use text::{Decimals, loss, number, signed};
+pub use text::{Decimals, loss, number, percent, signed};
 pub use together::{Together, block_of_labels, block_of_overlap, equal_units, size_of_units};
 pub use validation::ValidationProbe;
 pub use verdict::{FEWEST_WINDOWS, Outcome, Verdict, share_text, verdict};
