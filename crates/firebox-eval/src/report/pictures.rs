@@ -133,7 +133,9 @@ pub(super) fn embedding(view: &EmbeddingView) -> String {
     let x = Scale::linear(xs, margin, WIDTH - margin);
     let y = Scale::linear(ys, height - 28.0, margin);
     let mut groups = vec![String::new(); view.classes.len() + 1];
-    for place in evenly(points.len(), MOST_POINTS).0 {
+    let (places, _) = evenly(points.len(), MOST_POINTS);
+    let shown = places.len();
+    for place in places {
         let point = points[place];
         if !(point[0].is_finite() && point[1].is_finite()) {
             continue;
@@ -174,8 +176,7 @@ pub(super) fn embedding(view: &EmbeddingView) -> String {
     );
     let legend: Vec<(&str, &str)> =
         legend.iter().map(|(name, class)| (*name, class.as_str())).collect();
-    let shown = points.len().div_ceil(every);
-    let title = if every > 1 {
+    let title = if shown < points.len() {
         format!("{} of {}", grouped(shown as f64), count(points.len(), "held-out window"))
     } else {
         count(shown, "held-out window")
