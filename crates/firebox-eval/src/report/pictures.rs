@@ -299,4 +299,24 @@ mod tests {
         let marks: Vec<_> = marks.filter_map(|mark| mark.split('<').next()).collect();
         assert_eq!(marks, ["0", "1", "2"], "{page}");
     }
+
+    #[test]
+    fn of_many_embeddings_some_are_drawn_which_is_told() {
+        let view = |windows: usize| EmbeddingView {
+            projection: crate::Projection {
+                points: (0..windows).map(|at| [at as f64, 0.0]).collect(),
+                ..Default::default()
+            },
+            labels: vec![None; windows],
+            classes: vec![],
+        };
+        for (windows, drawn, title) in [
+            (1500, 1500, "\"1,500 held-out windows\""),
+            (1501, 1500, "\"1,500 of 1,501 held-out windows\""),
+        ] {
+            let picture = embedding(&view(windows));
+            assert_eq!(picture.matches("<title>window ").count(), drawn);
+            assert!(picture.contains(title), "{title}");
+        }
+    }
 }
