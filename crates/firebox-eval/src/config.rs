@@ -31,9 +31,9 @@ pub struct EvalConfig {
     /// windows that overlap in time; 1 treats every window as independent.
     pub block: Option<usize>,
     /// Labelled training windows, and as many validation windows, that are encoded at most; 0 is
-    /// all. They are spaced evenly over the part.
+    /// all. One is drawn of each of so many equal stretches of the part, the same whatever the seed.
     pub train_limit: usize,
-    /// Test windows that are encoded at most; 0 is all. They are spaced evenly over the part.
+    /// Test windows that are encoded at most; 0 is all. They are chosen as those of training.
     pub test_limit: usize,
     /// Windows encoded at once; fewer where the values of so many take more than 32 MiB.
     pub batch_size: usize,
@@ -66,9 +66,9 @@ impl Default for EvalConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct ProbeConfig {
     /// Strengths of the L2 penalty to choose from: `l2 / 2 · ‖W‖²` beside the summed log-loss,
-    /// which is scikit-learn's `1 / C`. The choice is made without the test windows.
+    /// which is scikit-learn's `1 / C`, and `2 / C` where there are two classes. The choice is made without the test windows.
     pub l2: Vec<f64>,
-    /// Validation windows from which on the penalty is chosen on them; with fewer, it is chosen by
+    /// Validation windows from which on the penalty is chosen on them; with fewer, or none, it is chosen by
     /// cross-validation over training and validation windows together.
     pub validation_minimum: usize,
     /// Folds of that cross-validation; at least 2.

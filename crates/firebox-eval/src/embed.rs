@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use burn::tensor::Device;
-use firebox_core::{HeldOutWindows, Listener};
+use firebox_core::{HeldOutWindows, Listener, Stream};
 use firebox_loader::{HeldOutLoader, LoadError, LoaderConfig, Sample, Source};
 use firebox_models::{Encoder, KeptWeights};
 
@@ -58,7 +58,7 @@ impl Embeddings {
     }
 }
 
-/// Embeds at most `limit` windows of a source (0 is all), spaced evenly.
+/// Embeds at most `limit` windows of a source (0 is all), taken [`evenly`].
 ///
 /// # Errors
 ///
@@ -204,12 +204,29 @@ pub(crate) fn labelled(source: &Arc<dyn Source>) -> Result<Vec<usize>, LoadError
     Ok(indices)
 }
 
-/// At most `limit` of `count` places (0 is all), evenly spaced, and the smallest space between two.
-pub(crate) fn evenly(count: usize, limit: usize) -> (Vec<usize>, usize) {
+/// At most `limit` of `count` places (0 is all), in increasing order, and how many of all each stands for: one is drawn of
+/// each of `limit` stretches of equal length. Places at equal distances would all be of one class, or of one hour, where
+/// these come round in turn. What is drawn depends on the two numbers alone, so that all who are compared see the same.
+///
+/// # Example
+///
+/// ```
+/// let (places, every) = firebox_eval::evenly(10_000, 2000);
+/// assert_eq!((places.len(), every), (2000, 5));
+/// assert!(places.iter().enumerate().all(|(stretch, place)| place / 5 == stretch));
+/// assert_eq!(firebox_eval::evenly(3, 0), (vec![0, 1, 2], 1));
+/// ```
+pub fn evenly(count: usize, limit: usize) -> (Vec<usize>, usize) {
     if limit == 0 || count <= limit {
         return ((0..count).collect(), 1);
     }
-    ((0..limit).map(|place| place * count / limit).collect(), count / limit)
+    let mut draws = Stream::new(0, "windows of many").draws();
+    let start = |stretch: usize| stretch * count / limit;
+    let drawn = (0..limit).map(|stretch| {
+        let length = start(stretch + 1) - start(stretch);
+        start(stretch) + draws.below(length as u64) as usize
+    });
+    (drawn.collect(), count / limit)
 }
 
 /// Some samples of a source, as a source.
@@ -220,8 +237,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// At most `limit` of the labelled samples (0 is all), evenly spaced, and the smallest space between
-    /// two.
+    /// At most `limit` of the labelled samples (0 is all), taken [`evenly`], and how many of them each stands for.
     pub(crate) fn labelled(
         part: &'static str,
         source: &Arc<dyn Source>,
@@ -304,6 +320,24 @@ pub(crate) fn embed_all<E: Encoder>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_that_are_left_out_are_of_all_classes_where_these_come_in_turn() {
+        for (count, limit) in [(10_000, 5000), (10_000, 2000), (60_000, 2000)] {
+            let (places, every) = evenly(count, limit);
+            assert_eq!((places.len(), every), (limit, count / limit));
+            assert!(places.is_sorted_by(|a, b| a < b) && places[limit - 1] < count);
+            let mut classes = [0; 10];
+            places.iter().for_each(|place| classes[place % 10] += 1);
+            let tenth = limit / 10;
+            let is_near = |windows: &usize| windows.abs_diff(tenth) <= tenth / 5;
+            assert!(classes.iter().all(is_near), "{limit} of {count}: {classes:?}");
+        }
+        assert_eq!(evenly(10, 4).0, [0, 2, 6, 9]);
+        // One more than is taken is left out, and none where there are no more.
+        assert_eq!((evenly(5, 4).0.len(), evenly(5, 4).1), (4, 1));
+        assert_eq!([evenly(4, 4), evenly(4, 0)], [(vec![0, 1, 2, 3], 1), (vec![0, 1, 2, 3], 1)]);
+    }
 
     #[test]
     fn large_windows_are_encoded_a_few_at_a_time() {

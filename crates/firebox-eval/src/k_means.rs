@@ -2,7 +2,6 @@
 //!
 //! What the clusters mean is not known here; see `clustering` for how they are judged.
 
-use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 
 use firebox_core::{Draws, Stream};
@@ -82,9 +81,8 @@ impl KMeansConfig {
     ) -> Result<KMeans, EvalError> {
         let whole = width > 0 && rows.len().is_multiple_of(width);
         assert!(whole, "{} values are no rows of {width} features", rows.len());
-        let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
-        let count = x.len() / width;
-        if let Some(place) = x.iter().position(|value| !value.is_finite()) {
+        let count = rows.len() / width;
+        if let Some(place) = rows.iter().position(|value| !value.is_finite()) {
             let (row, feature) = (place / width, place % width);
             return Err(EvalError::NotFinite {
                 part: "embedded",
@@ -93,17 +91,16 @@ impl KMeansConfig {
                 value: rows[place],
             });
         }
-        let bits =
-            |row: &[f32]| row.iter().map(|value| (value + 0.0).to_bits()).collect::<Vec<_>>();
-        let distinct = rows.chunks_exact(width.max(1)).map(bits).collect::<HashSet<_>>().len();
+        let most = if self.clusters == 0 { count } else { self.clusters };
+        let distinct = different(rows, width, most);
         if self.clusters == 0 || distinct < self.clusters {
             return Err(EvalError::Clusters { clusters: self.clusters, rows: count, distinct });
         }
         let stream = Stream::new(self.seed, "k-means");
         let mut found = |start: u32| {
             let mut draws = stream.substream(u64::from(start)).draws();
-            let centers = plus_plus(&x, width, self.clusters, &mut draws, stop)?;
-            let found = self.from_centers(&x, width, centers, stop)?;
+            let centers = plus_plus(rows, width, self.clusters, &mut draws, stop)?;
+            let found = self.from_centers(rows, width, centers, stop)?;
             watch(start + 1);
             Ok::<_, EvalError>(found)
         };
@@ -124,7 +121,7 @@ impl KMeansConfig {
     /// [`EvalError::Stopped`].
     pub fn from_centers(
         &self,
-        x: &[f64],
+        x: &[f32],
         width: usize,
         mut centers: Vec<f64>,
         stop: &AtomicBool,
@@ -156,18 +153,28 @@ impl KMeansConfig {
 impl KMeans {
     /// The nearest center of each of other rows.
     pub fn assign(&self, rows: &[f32], width: usize) -> Vec<u32> {
-        let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
-        assign(&x, width, &self.centers).into_iter().map(|(cluster, _)| cluster).collect()
+        assign(rows, width, &self.centers).into_iter().map(|(cluster, _)| cluster).collect()
     }
 }
 
-fn squared(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum()
+/// How many rows differ from each other, of which no more than `most` are looked for.
+fn different(rows: &[f32], width: usize, most: usize) -> usize {
+    let mut found: Vec<&[f32]> = vec![];
+    for row in rows.chunks_exact(width) {
+        if found.len() < most && !found.contains(&row) {
+            found.push(row);
+        }
+    }
+    found.len()
+}
+
+fn squared(row: &[f32], center: &[f64]) -> f64 {
+    row.iter().zip(center).map(|(value, center)| (f64::from(*value) - center).powi(2)).sum()
 }
 
 /// The nearest center of each row, the first of equally near ones, and its squared distance.
-fn assign(x: &[f64], width: usize, centers: &[f64]) -> Vec<(u32, f64)> {
-    let nearest = |row: &[f64]| {
+fn assign(x: &[f32], width: usize, centers: &[f64]) -> Vec<(u32, f64)> {
+    let nearest = |row: &[f32]| {
         let distances = centers.chunks_exact(width).map(|center| squared(row, center));
         let mut best = (0, f64::INFINITY);
         for (distance, cluster) in distances.zip(0..) {
@@ -182,7 +189,7 @@ fn assign(x: &[f64], width: usize, centers: &[f64]) -> Vec<(u32, f64)> {
 
 /// Means of the rows of each cluster. Summed in the order of the rows, so that threads change
 /// nothing.
-fn means(x: &[f64], width: usize, nearest: &[(u32, f64)], old: &[f64]) -> Vec<f64> {
+fn means(x: &[f32], width: usize, nearest: &[(u32, f64)], old: &[f64]) -> Vec<f64> {
     let mut sums = vec![0.0; old.len()];
     let mut counts = vec![0usize; old.len() / width];
     let mut clusters: Vec<u32> = nearest.iter().map(|(cluster, _)| *cluster).collect();
@@ -203,7 +210,7 @@ fn means(x: &[f64], width: usize, nearest: &[(u32, f64)], old: &[f64]) -> Vec<f6
     }
     for (row, cluster) in x.chunks_exact(width).zip(&clusters) {
         let sum = &mut sums[*cluster as usize * width..][..width];
-        sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += f64::from(*value));
     }
     for (sum, count) in sums.chunks_exact_mut(width).zip(&counts) {
         sum.iter_mut().for_each(|sum| *sum /= (*count).max(1) as f64);
@@ -214,15 +221,17 @@ fn means(x: &[f64], width: usize, nearest: &[(u32, f64)], old: &[f64]) -> Vec<f6
 /// Centers drawn from the rows, each with a probability in proportion to its squared distance from
 /// those before it; of several candidates the best, as scikit-learn does.
 fn plus_plus(
-    x: &[f64],
+    x: &[f32],
     width: usize,
     clusters: usize,
     draws: &mut Draws,
     stop: &AtomicBool,
 ) -> Result<Vec<f64>, EvalError> {
     let rows = x.len() / width;
-    let row = |index: usize| &x[index * width..(index + 1) * width];
-    let mut centers = row(draws.below(rows as u64) as usize).to_vec();
+    let row = |index: usize| -> Vec<f64> {
+        x[index * width..(index + 1) * width].iter().map(|value| f64::from(*value)).collect()
+    };
+    let mut centers = row(draws.below(rows as u64) as usize);
     let from = |center: &[f64]| -> Vec<f64> {
         x.par_chunks_exact(width).with_min_len(64).map(|row| squared(row, center)).collect()
     };
@@ -239,7 +248,7 @@ fn plus_plus(
                 place < 0.0
             });
             let chosen = chosen.unwrap_or(farthest(&distances));
-            let own = from(row(chosen));
+            let own = from(&row(chosen));
             let closer: Vec<f64> = own.iter().zip(&distances).map(|(a, b)| a.min(*b)).collect();
             let left: f64 = closer.iter().sum();
             if best.as_ref().is_none_or(|(least, ..)| left < *least) {
@@ -248,7 +257,7 @@ fn plus_plus(
         }
         if let Some((_, closer, chosen)) = best {
             distances = closer;
-            centers.extend_from_slice(row(chosen));
+            centers.extend(row(chosen));
         }
     }
     Ok(centers)
@@ -259,10 +268,10 @@ fn farthest(distances: &[f64]) -> usize {
     farthest.unwrap_or(0)
 }
 
-fn mean_variance(x: &[f64], width: usize) -> f64 {
+fn mean_variance(x: &[f32], width: usize) -> f64 {
     let rows = (x.len() / width.max(1)).max(1) as f64;
     let variance = |column: usize| {
-        let values = || x[column..].iter().step_by(width);
+        let values = || x[column..].iter().step_by(width).map(|value| f64::from(*value));
         let mean = values().sum::<f64>() / rows;
         values().map(|value| (value - mean).powi(2)).sum::<f64>() / rows
     };
@@ -318,8 +327,7 @@ mod tests {
         });
         assert!(matches!(stopped, Err(EvalError::Stopped)) && starts == 3, "{starts}");
         // Within a start, too.
-        let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
-        let within = config.from_centers(&x, 4, vec![0.0; 24], &stop);
+        let within = config.from_centers(&rows, 4, vec![0.0; 24], &stop);
         assert!(matches!(within, Err(EvalError::Stopped)));
     }
 
@@ -340,6 +348,9 @@ mod tests {
         assert!(few.contains("3 clusters") && few.contains("2 different"), "{few}");
         let nan = config.fit(&[1.0, f32::NAN], 1).unwrap_err().to_string();
         assert!(nan.contains("embedded row 1"), "{nan}");
+        // Zeros are alike whatever their sign, and of more rows than clusters no more are looked for.
+        assert_eq!(different(&[0.0, 1.0, -0.0, 1.0, 2.0, 1.0], 2, 3), 2);
+        assert_eq!(different(&[1.0, 2.0, 3.0, 4.0], 1, 3), 3);
         let none = config.fit(&[], 4).unwrap_err().to_string();
         assert!(none.contains("0 different"), "{none}");
     }

@@ -85,7 +85,7 @@ pub use bootstrap::{Comparison, Estimate, Predictions, Resampling};
 pub use clustering::{Agreement, moved};
 pub use config::{EvalConfig, NeighboursConfig, ProbeConfig};
 pub use contest::{Contender, Contest, Lead, Standing, contest};
-pub use embed::{Embeddings, Sources, embed, evaluate_encoder};
+pub use embed::{Embeddings, Sources, embed, evaluate_encoder, evenly};
 pub use error::EvalError;
 pub use evaluate::{
     Answer, Answers, Difference, Evaluation, Head, Score, Subject, Subjects, evaluate,
@@ -120,7 +120,7 @@ pub use report::{
 };
 pub use ridge::Ridge;
 pub use svm::Svm;
-pub use text::{Decimals, loss, number, signed};
+pub use text::{Decimals, loss, number, percent, signed};
 pub use together::{Together, block_of_labels, block_of_overlap, equal_units, size_of_units};
 pub use validation::ValidationProbe;
 pub use verdict::{FEWEST_WINDOWS, Outcome, Verdict, share_text, verdict};

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::features::{Features, Standardiser, first_largest};
 use crate::matrix::{Matrix, cholesky, multiply, solve};
+use crate::ridge::ROWS;
 
 /// Above this width the bound is taken as diagonal: its factor would take longer than it saves.
 const WIDEST_FACTOR: usize = 2048;
@@ -334,16 +335,17 @@ impl Logistic {
     ///
     /// - `rows`: `[row, feature]`; returns `[row, class]`, row-major.
     pub fn probabilities(&self, rows: &[f32]) -> Vec<f64> {
-        let width = self.weights.len() / self.present.len() - 1;
-        let x = self.standardiser.apply(rows);
-        let mut own = logits(&self.weights, self.present.len(), width, &x);
-        let count = own.len() / self.present.len();
-        let mut out = vec![0.0; count * self.classes];
-        for (own, out) in
-            own.chunks_exact_mut(self.present.len()).zip(out.chunks_exact_mut(self.classes))
-        {
-            softmax(own);
-            self.present.iter().zip(own).for_each(|(class, p)| out[*class as usize] = *p);
+        let kept = self.present.len();
+        let width = self.weights.len() / kept - 1;
+        let mut out = vec![];
+        for rows in rows.chunks((ROWS * width).max(1)) {
+            let x = self.standardiser.apply(rows);
+            for own in logits(&self.weights, kept, width, &x).chunks_exact_mut(kept) {
+                softmax(own);
+                let mut all = vec![0.0; self.classes];
+                self.present.iter().zip(own).for_each(|(class, p)| all[*class as usize] = *p);
+                out.extend(all);
+            }
         }
         out
     }
@@ -430,6 +432,22 @@ mod tests {
         assert!(cold.converged && warm.converged);
         for (a, b) in cold.weights.iter().zip(&warm.weights) {
             assert!((a - b).abs() < 1e-5, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_taken_some_at_a_time_have_the_probabilities_of_all_at_once() {
+        let rows = sample(600, 9, 3, 5);
+        let fitted = Logistic::fit(&rows, 4, 1.0, STOP);
+        let all = fitted.probabilities(&rows.rows);
+        assert_eq!(all.len(), 4 * 600);
+        let (first, second) = rows.rows.split_at(9 * 300);
+        let halves = [fitted.probabilities(first), fitted.probabilities(second)].concat();
+        let alone: Vec<f64> =
+            rows.rows.chunks(9).flat_map(|row| fitted.probabilities(row)).collect();
+        for other in [halves, alone] {
+            assert_eq!(other.len(), all.len());
+            assert!(all.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-12));
         }
     }
 

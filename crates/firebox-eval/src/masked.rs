@@ -17,7 +17,7 @@ use crate::{
 pub struct MaskedSample {
     /// The errors; nothing without a window.
     pub reconstruction: Option<Reconstruction>,
-    /// A few of the windows to look at, spaced evenly.
+    /// A few of the windows to look at, from all over the part.
     pub windows: Vec<MaskedWindow>,
     /// The errors of each window that was measured, in the order of the part.
     pub errors: Vec<WindowErrors>,

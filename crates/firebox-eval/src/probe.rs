@@ -116,7 +116,8 @@ fn choose(
         return Ok(only);
     }
     let mut losses = vec![0.0; strengths.len()];
-    if validation.len() >= config.validation_minimum {
+    // Of no windows the loss is 0 with any penalty.
+    if !validation.is_empty() && validation.len() >= config.validation_minimum {
         add_losses(config, classes, &strengths, [train, validation], &mut losses, halt)?;
     } else {
         let folds = config.folds.min(all.len()).max(2);
@@ -233,6 +234,18 @@ mod tests {
             let l2 = choose(&config.probe, 2, &train, &validation, &all, &never).unwrap();
             assert!(l2 >= 10.0, "{} windows of validation: {l2}", validation.len());
         }
+    }
+
+    #[test]
+    fn without_validation_windows_the_penalty_is_chosen_on_folds_whatever_their_minimum() {
+        let labels: Vec<u32> = (0..80).map(|row| row % 2).collect();
+        let rows = labels.iter().map(|label| *label as f32).collect();
+        let train = Features { rows, width: 1, labels };
+        let probe = ProbeConfig { validation_minimum: 0, ..ProbeConfig::default() };
+        let (none, never) = (Features::default(), AtomicBool::new(false));
+        // Held rows are like the fitted ones: the weaker the penalty, the smaller their loss.
+        let l2 = choose(&probe, 2, &train, &none, &train, &never).unwrap();
+        assert!(l2 <= 1.0, "{l2}");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use crate::matrix::{Matrix, multiply};
 /// Directions iterated together: more than the two that are kept, so that these converge fast.
 const DIRECTIONS: usize = 6;
 const ITERATIONS: usize = 200;
+/// Rounds of Jacobi's rotations: each squares what is left beside the diagonal, so a few are enough.
+const ROUNDS: usize = 12;
 
 /// Rows seen along the two directions in which they vary most.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -18,8 +20,9 @@ pub struct Projection {
     pub explained: [f64; 2],
 }
 
-/// Projects rows on their first two principal components, by orthogonal iteration. The sign of a
-/// component is that in which its largest weight is positive.
+/// Projects rows on their first two principal components, by orthogonal iteration, whose directions are turned to the
+/// components of what they span at each step (Rayleigh–Ritz). The sign of a component is that in which its largest weight
+/// is positive.
 ///
 /// # Shapes
 ///
@@ -39,10 +42,17 @@ pub fn project(rows: &[f32], width: usize) -> Projection {
     orthonormalise(&mut basis, width);
     let view = Matrix::new(&x, count, width);
     let mut scores = vec![0.0; count * kept];
+    let mut moments = vec![0.0; kept * kept];
+    let mut next = vec![0.0; kept * width];
     for _ in 0..ITERATIONS {
         let before = basis.clone();
         multiply(view, Matrix::new(&basis, kept, width).transposed(), &mut scores);
-        multiply(Matrix::new(&scores, count, kept).transposed(), view, &mut basis);
+        let own = Matrix::new(&scores, count, kept);
+        multiply(own.transposed(), own, &mut moments);
+        multiply(own.transposed(), view, &mut next);
+        let turned = eigenvectors(&moments, kept);
+        let turned = Matrix::new(&turned, kept, kept);
+        multiply(turned, Matrix::new(&next, kept, width), &mut basis);
         orthonormalise(&mut basis, width);
         let moved = |direction: usize| {
             let range = direction * width..(direction + 1) * width;
@@ -68,6 +78,41 @@ pub fn project(rows: &[f32], width: usize) -> Projection {
         if total > 0.0 { sum / total } else { 0.0 }
     };
     Projection { explained: [share(0), share(1)], points }
+}
+
+/// The eigenvectors of a symmetric matrix `[n, n]`, one a row, that of the largest eigenvalue first. Source: Golub and Van
+/// Loan, "Matrix Computations", 1996, algorithm 8.4.3 (cyclic Jacobi).
+fn eigenvectors(matrix: &[f64], n: usize) -> Vec<f64> {
+    let mut a = matrix.to_vec();
+    let mut vectors: Vec<f64> =
+        (0..n * n).map(|at| if at / n == at % n { 1.0 } else { 0.0 }).collect();
+    let turn = |values: &mut [f64], [p, q]: [usize; 2], [cosine, sine]: [f64; 2]| {
+        let (before, after) = (values[p], values[q]);
+        values[p] = cosine * before - sine * after;
+        values[q] = sine * before + cosine * after;
+    };
+    for _ in 0..ROUNDS {
+        for (p, q) in (0..n).flat_map(|p| (p + 1..n).map(move |q| (p, q))) {
+            let beside = a[p * n + q];
+            if beside == 0.0 {
+                continue;
+            }
+            let half = (a[q * n + q] - a[p * n + p]) / (2.0 * beside);
+            let tangent = half.signum() / (half.abs() + half.hypot(1.0));
+            let cosine = tangent.hypot(1.0).recip();
+            let by = [cosine, tangent * cosine];
+            for at in 0..n {
+                turn(&mut a, [at * n + p, at * n + q], by);
+            }
+            for at in 0..n {
+                turn(&mut a, [p * n + at, q * n + at], by);
+                turn(&mut vectors, [p * n + at, q * n + at], by);
+            }
+        }
+    }
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by(|one, other| a[other * n + other].total_cmp(&a[one * n + one]));
+    order.into_iter().flat_map(|own| vectors[own * n..(own + 1) * n].to_vec()).collect()
 }
 
 fn centred(rows: &[f32], width: usize, count: usize) -> Vec<f64> {
@@ -132,6 +177,37 @@ mod tests {
             assert!(cosine.abs() > 0.99, "axis {axis}: {cosine}");
         }
         assert_eq!(projection, project(&rows, width));
+    }
+
+    #[test]
+    fn components_of_nearly_equal_variance_are_told_apart() {
+        let sizes = [1.0f32, 1.001, 0.999, 0.5, 0.5, 0.5, 0.5, 0.5];
+        let width = sizes.len();
+        let mut rows = vec![0.0; 2 * width * width];
+        for (axis, size) in sizes.into_iter().enumerate() {
+            rows[2 * axis * width + axis] = size;
+            rows[(2 * axis + 1) * width + axis] = -size;
+        }
+        let found = project(&rows, width);
+        let total: f64 = sizes.iter().map(|size| f64::from(*size).powi(2)).sum();
+        for (component, axis) in [1, 0].into_iter().enumerate() {
+            let size = f64::from(sizes[axis]);
+            assert!((found.explained[component] - size * size / total).abs() < 1e-9, "{found:?}");
+            for (row, point) in found.points.iter().enumerate() {
+                let expected = if row / 2 == axis { size } else { 0.0 };
+                assert!((point[component].abs() - expected).abs() < 1e-5, "row {row}: {point:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn eigenvectors_are_those_of_the_matrix_by_falling_eigenvalues() {
+        // Eigenvalues 1 and 3 of the first two, and 2 of the last.
+        let found = eigenvectors(&[2.0, 1.0, 0.0, 1.0, 2.0, 0.0, 0.0, 0.0, 2.0], 3);
+        let half = 0.5f64.sqrt();
+        let expected = [half, half, 0.0, 0.0, 0.0, 1.0, half, half, 0.0];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a.abs() - b).abs() < 1e-12), "{found:?}");
+        assert_eq!(eigenvectors(&[0.0; 4], 2), [1.0, 0.0, 0.0, 1.0]);
     }
 
     #[test]

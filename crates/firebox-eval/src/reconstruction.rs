@@ -57,6 +57,12 @@ impl MaskedWindow {
         }
     }
 
+    /// Whether any value of a step counts. Of others there may be no reconstruction.
+    pub(crate) fn counts(&self, step: usize, channels: usize) -> bool {
+        let own = self.filled.get(step * channels..(step + 1) * channels);
+        own.is_none_or(|filled| filled.contains(&false))
+    }
+
     fn check(&self, channels: usize) -> Result<(), EvalError> {
         let values = self.mask.len() * channels;
         let problem = if self.truth.len() != values || self.reconstructed.len() != values {
@@ -369,16 +375,10 @@ impl ReconstructionTally {
     }
 }
 
-/// One minus the quotient of two errors; two errors of zero are equal.
+/// One minus the quotient of two errors; two errors of zero are equal. A naive fill without any error cannot be improved
+/// on: any error is infinitely worse.
 fn reduction(own: f64, other: f64) -> f64 {
-    if own == other {
-        0.0
-    } else if other > 0.0 {
-        1.0 - own / other
-    } else {
-        // A naive fill without any error cannot be improved on.
-        -1.0
-    }
+    if own == other { 0.0 } else { 1.0 - own / other }
 }
 
 /// Reconstruction errors of the model and of naive fills on the same masked steps.
@@ -413,7 +413,8 @@ pub struct ReconstructionScore {
     pub mean_squared_error: Estimate,
     /// Over all masked values, in normalised units.
     pub mean_absolute_error: f64,
-    /// Mean squared error of each channel.
+    /// Mean squared error of each channel; NaN of one of which no masked value was measured.
+    #[serde(deserialize_with = "firebox_core::numbers_or_nan")]
     pub per_channel: Vec<f64>,
 }
 
@@ -422,7 +423,7 @@ pub struct ReconstructionScore {
 pub struct Reduction {
     /// Which fill.
     pub fill: Fill,
-    /// The share; negative where the model is worse.
+    /// The share; negative where the model is worse, without bounds where the fill has no error.
     pub reduction: Estimate,
 }
 
@@ -466,6 +467,13 @@ mod tests {
         assert_eq!(of(&[4]), Some((4.25 / 5.0, 2.5 / 5.0, vec![0.125, 4.0 / 3.0])));
         assert_eq!(of(&[]), Some((85.25 / 6.0, 11.5 / 6.0, vec![81.25 / 3.0, 4.0 / 3.0])));
         assert_eq!(of(&[2, 3, 4, 5, 6, 7]), None);
+        // Of the first channel nothing was measured, which a file of scores can tell.
+        let second = scores(&[window((0..8).map(|at| [2, 4, 6].contains(&at)).collect())]).unwrap();
+        let text = serde_json::to_string(&second).unwrap();
+        assert!(text.contains(r#""per_channel":[null,"#), "{text}");
+        let read: ReconstructionScore = serde_json::from_str(&text).unwrap();
+        assert!(read.per_channel[0].is_nan());
+        assert_eq!((read.per_channel[1], read.mean_absolute_error), (4.0 / 3.0, 2.0 / 3.0));
         let short = ReconstructionTally::new(vec!["a".to_owned(), "b".to_owned()])
             .add(&window(vec![true; 3]))
             .unwrap_err();
@@ -555,6 +563,13 @@ mod tests {
         assert!(times.contains("interval 900,001 to 1,000,001)"), "{times}");
         let percent = said(-9.9, -10.0, -9.0);
         assert!(percent.contains("by 990.0 %"), "{percent}");
+        let never = f64::NEG_INFINITY;
+        let perfect = said(never, never, never);
+        let expected = "is above that of linear interpolation, which errs nowhere";
+        assert!(perfect.ends_with(expected), "{perfect}");
+        assert_eq!(said(never, never, 0.0), perfect);
+        let few = said(never, f64::NAN, f64::NAN);
+        assert!(few.contains(&format!("{expected}, and the test windows are too few")), "{few}");
         let open = said(0.2, -0.1, 0.3);
         assert!(open.contains("is not shown to be below that of "), "{open}");
     }
@@ -591,7 +606,7 @@ mod tests {
         assert!((error(&sorted) - error(&plain)).abs() < 1e-12);
         assert_eq!(
             [reduction(0.0, 0.0), reduction(1.0, 0.0), reduction(1.0, 4.0)],
-            [0.0, -1.0, 0.75]
+            [0.0, f64::NEG_INFINITY, 0.75]
         );
     }
 }

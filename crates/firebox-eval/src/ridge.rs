@@ -14,7 +14,7 @@ use crate::features::{Features, Standardiser, first_largest};
 use crate::matrix::{Matrix, cholesky, multiply, solve};
 
 /// Rows that are standardised at once when they are scored: fixed kernels give 50,000 numbers for each.
-const ROWS: usize = 256;
+pub(crate) const ROWS: usize = 256;
 
 /// A fitted plane for each class.
 #[derive(Clone, Debug, PartialEq)]

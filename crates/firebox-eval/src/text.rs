@@ -59,8 +59,8 @@ fn not_finite(value: f64) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// `84.2 %`; without bounds, `∞`.
-pub(crate) fn percent(share: f64) -> String {
+/// A share in per cent, `84.2 %`; one below a whole never reads as `100 %`. Without bounds, `∞`.
+pub fn percent(share: f64) -> String {
     if let Some(text) = not_finite(share) {
         return text;
     }

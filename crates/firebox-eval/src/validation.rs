@@ -21,8 +21,8 @@ pub struct ValidationProbe {
 }
 
 impl ValidationProbe {
-    /// Chooses labelled windows of both parts, at most `train_limit` of each, spaced evenly. `None` if
-    /// a part has none.
+    /// Chooses labelled windows of both parts, at most `train_limit` of each, from all over
+    /// the part. `None` if a part has none.
     ///
     /// # Errors
     ///

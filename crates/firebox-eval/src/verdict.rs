@@ -200,16 +200,21 @@ pub(crate) fn compared(reconstruction: &Reconstruction) -> Option<String> {
         [-reduction.high, -reduction.low]
     };
     let ends = Estimate { low, high, ..*reduction }.ends(percent);
+    let word = if reduction.value >= 0.0 { "below" } else { "above" };
+    let error = "the model's error on masked steps is";
+    let by = match reduction.value.is_finite() {
+        true => format!("{size} {word} that of {fill}"),
+        false => format!("above that of {fill}, which errs nowhere"),
+    };
     let Some(range) = ends.map(|ends| format!("({interval} {ends})")) else {
-        let word = if reduction.value >= 0.0 { "below" } else { "above" };
         return Some(format!(
-            "the model's error on masked steps is {size} {word} that of {fill}, and the test windows are too few to say more: they are as good as {}",
+            "{error} {by}, and the test windows are too few to say more: they are as good as {}",
             count(reconstruction.independent_windows(), "independent one")
         ));
     };
-    let word = if reduction.value >= 0.0 { "below" } else { "above" };
-    let error = "the model's error on masked steps is";
-    Some(if reduction.is_above_zero() {
+    Some(if !reduction.value.is_finite() {
+        format!("{error} {by}")
+    } else if reduction.is_above_zero() {
         format!("{error} {size} below that of the best naive fill, {fill} {range}")
     } else if is_many_times(reduction) {
         let Estimate { value, low, high } = times_of(reduction);

@@ -22,7 +22,7 @@ pub(crate) struct Keys {
 
 /// Version of what is measured after training: raised when it says something else of the same model, such as intervals
 /// that know of more, so that finished runs are measured anew.
-pub(crate) const EVALUATION: u32 = 8;
+pub(crate) const EVALUATION: u32 = 9;
 
 impl Keys {
     /// The keys below the series of this key. `arithmetic` (backend and kernels) is part of them,

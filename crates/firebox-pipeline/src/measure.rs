@@ -22,7 +22,7 @@ use crate::zoo::Pretrainable;
 
 /// Masked windows that the report draws.
 const SHOWN_WINDOWS: usize = 6;
-/// Embeddings that the report draws, spread evenly over the test windows.
+/// Embeddings that the report draws, from all over the test windows.
 const SHOWN_EMBEDDINGS: usize = 2_000;
 
 /// What was measured.

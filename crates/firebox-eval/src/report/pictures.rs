@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::EmbeddingView;
 use super::charts::figure;
 use super::plot::{Scale, coordinate, escape, path, range, shortened, words};
+use crate::embed::evenly;
 use crate::text::{count, grouped, percent, significant};
 use crate::{Confusion, MaskedWindow};
 
@@ -70,13 +71,8 @@ fn channel_row(
     [top, row, left]: [f64; 3],
 ) -> String {
     let truth = |step: usize| f64::from(window.truth[step * count + channel]);
-    // Of a step of which no value counts there may be no reconstruction.
-    let counts = |step: usize| {
-        let own = window.filled.get(step * count..(step + 1) * count);
-        own.is_none_or(|filled| filled.contains(&false))
-    };
     let model = |step: usize| match window.reconstructed.get(step * count + channel) {
-        Some(value) if counts(step) => f64::from(*value),
+        Some(value) if window.counts(step, count) => f64::from(*value),
         _ => f64::NAN,
     };
     let steps = window.mask.len();
@@ -131,14 +127,16 @@ fn runs(mask: &[bool]) -> Vec<(usize, usize)> {
 /// The points of an embedding, coloured by class.
 pub(super) fn embedding(view: &EmbeddingView) -> String {
     let points = &view.projection.points;
-    let every = points.len().div_ceil(MOST_POINTS).max(1);
     let axis = |axis: usize| range(points.iter().map(|point| point[axis]));
     let (Some(xs), Some(ys)) = (axis(0), axis(1)) else { return String::new() };
     let (height, margin) = (370.0, 16.0);
     let x = Scale::linear(xs, margin, WIDTH - margin);
     let y = Scale::linear(ys, height - 28.0, margin);
     let mut groups = vec![String::new(); view.classes.len() + 1];
-    for (place, point) in points.iter().enumerate().step_by(every) {
+    let (places, _) = evenly(points.len(), MOST_POINTS);
+    let shown = places.len();
+    for place in places {
+        let point = points[place];
         if !(point[0].is_finite() && point[1].is_finite()) {
             continue;
         }
@@ -178,8 +176,7 @@ pub(super) fn embedding(view: &EmbeddingView) -> String {
     );
     let legend: Vec<(&str, &str)> =
         legend.iter().map(|(name, class)| (*name, class.as_str())).collect();
-    let shown = points.len().div_ceil(every);
-    let title = if every > 1 {
+    let title = if shown < points.len() {
         format!("{} of {}", grouped(shown as f64), count(points.len(), "held-out window"))
     } else {
         count(shown, "held-out window")
@@ -301,5 +298,25 @@ mod tests {
         let marks = page.split(r#"text-anchor="middle">"#).skip(1);
         let marks: Vec<_> = marks.filter_map(|mark| mark.split('<').next()).collect();
         assert_eq!(marks, ["0", "1", "2"], "{page}");
+    }
+
+    #[test]
+    fn of_many_embeddings_some_are_drawn_which_is_told() {
+        let view = |windows: usize| EmbeddingView {
+            projection: crate::Projection {
+                points: (0..windows).map(|at| [at as f64, 0.0]).collect(),
+                ..Default::default()
+            },
+            labels: vec![None; windows],
+            classes: vec![],
+        };
+        for (windows, drawn, title) in [
+            (1500, 1500, "\"1,500 held-out windows\""),
+            (1501, 1500, "\"1,500 of 1,501 held-out windows\""),
+        ] {
+            let picture = embedding(&view(windows));
+            assert_eq!(picture.matches("<title>window ").count(), drawn);
+            assert!(picture.contains(title), "{title}");
+        }
     }
 }

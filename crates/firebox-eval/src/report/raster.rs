@@ -111,7 +111,10 @@ fn masked_window(window: &MaskedWindow, channels: usize) -> Option<Raster> {
         let top = ROW * channel;
         canvas.fill(0..width, top + ROW - 1..top + ROW, LINE);
         let truth = |step: usize| f64::from(window.truth[step * channels + channel]);
-        let model = |step: usize| f64::from(window.reconstructed[step * channels + channel]);
+        let model = |step: usize| match window.counts(step, channels) {
+            true => f64::from(window.reconstructed[step * channels + channel]),
+            false => f64::NAN,
+        };
         let seen = |step: usize| if window.mask[step] { model(step) } else { truth(step) };
         let values = (0..steps).flat_map(|step| [truth(step), seen(step)]);
         let [low, high] = super::plot::range(values)?;
@@ -176,11 +179,12 @@ mod tests {
         assert_eq!((picture.width, picture.height), (WIDTH, 2 * ROW));
         assert_eq!(picture.pixels.len(), picture.width * picture.height);
         assert_eq!(picture.name, "test/masked window 7");
-        let columns = |colour: u8| {
+        let columns_of = |picture: &Raster, colour: u8| {
             let all = picture.pixels.iter().enumerate();
             let found = all.filter(|(_, pixel)| **pixel == colour).map(|(at, _)| at % WIDTH);
             super::super::plot::range(found.map(|column| column as f64)).unwrap()
         };
+        let columns = |colour: u8| columns_of(&picture, colour);
         // Steps 20 to 29 of 49: from 19.5 / 49 to 29.5 / 49 of the width.
         let [from, to] = columns(MASK);
         assert!((189.0..=192.0).contains(&from) && (287.0..=290.0).contains(&to), "{from} {to}");
@@ -188,6 +192,11 @@ mod tests {
         assert!((184.0..=188.0).contains(&from) && (291.0..=295.0).contains(&to), "{from} {to}");
         assert_eq!(columns(TRUTH), [0.0, (WIDTH - 1) as f64]);
         assert_eq!(masked_window(&window, 3), None);
+        // Of the last five hidden steps the model restores nothing: step 24 of 49 is the last that is drawn.
+        let filled = (0..2 * steps).map(|at| (50..60).contains(&at)).collect();
+        let restored = masked_window(&MaskedWindow { filled, ..window }, 2).unwrap();
+        let [from, to] = columns_of(&restored, MODEL);
+        assert!((184.0..=188.0).contains(&from) && (233.0..=237.0).contains(&to), "{from} {to}");
     }
 
     #[test]

@@ -173,11 +173,10 @@ fn clustering() -> Value {
 fn clusters_agree() {
     for case in clustering()["lloyd"].as_array().unwrap() {
         let (rows, width) = (singles(&case["rows"]), number(&case["width"]));
-        let x: Vec<f64> = rows.iter().map(|value| f64::from(*value)).collect();
         let start: Vec<f64> = singles(&case["start"]).into_iter().map(f64::from).collect();
         let config = KMeansConfig { clusters: start.len() / width, ..KMeansConfig::default() };
         let never = std::sync::atomic::AtomicBool::new(false);
-        let found = config.from_centers(&x, width, start, &never).unwrap();
+        let found = config.from_centers(&rows, width, start, &never).unwrap();
         assert_eq!(found.assigned, classes(&case["labels"]));
         for (found, expected) in found.centers.iter().zip(floats(&case["centers"])) {
             assert!((found - expected).abs() < 1e-9, "{found} {expected}");

@@ -3,7 +3,7 @@
 use firebox_core::count;
 use firebox_eval::{
     Arm, Card, Chart, Confusion, Fact, FewLabels, Interval, Line, Metric, Outcome, Part, Report,
-    Table, Tone, share_text, signed,
+    Table, Tone, percent, share_text, signed,
 };
 
 use super::Begin;
@@ -65,10 +65,6 @@ impl Fitted {
         let runs = self.shares.iter().flat_map(|share| share.arms.values());
         runs.map(|predictions| predictions.runs.len()).max().unwrap_or(0)
     }
-}
-
-fn percent(value: f64) -> String {
-    format!("{:.1} %", 100.0 * value)
 }
 
 fn cards(scores: &FewLabels, outcome: Outcome) -> Vec<Card> {
@@ -425,6 +421,15 @@ mod tests {
     }
 
     #[test]
+    fn an_error_is_not_rounded_away() {
+        // One answer for all, of which one in 3,000 is wrong.
+        let truth: Vec<u32> = (0..3000).map(|at| u32::from(at == 7)).collect();
+        let made = cards(&scores_on(&truth, &[1.0], 1, 1), Outcome::DoesNotBeat);
+        assert_eq!(made[0].title, "Fine-tuned, 100 % of the labels");
+        assert_eq!(made[0].value, "99.96 %");
+    }
+
+    #[test]
     fn one_share_is_drawn_as_intervals_alone() {
         let lines = |scores: &FewLabels| {
             let charts = by_share(scores).charts;
@@ -481,7 +486,7 @@ mod tests {
         };
         let expected = [
             format!("{} 1 of 2 trainings (seed 7): {rest}", start("5.0")),
-            format!("{} 2 of 2 trainings (seeds 7, 8): {rest}", start("100.0")),
+            format!("{} 2 of 2 trainings (seeds 7, 8): {rest}", start("100")),
         ];
         assert_eq!(still_frozen(&trainings, 10), expected);
         assert_eq!(still_frozen(&trainings, 0), Vec::<String>::new());
@@ -491,7 +496,7 @@ mod tests {
     fn trainings_that_answer_one_class_are_counted_in_whole_sentences() {
         let said = |constant, seeds| warnings(&scores(&[1.0], constant, seeds), &TRUTH);
         assert_eq!(said(0, 2), Vec::<String>::new());
-        let start = "with 100.0 % of the labels, ";
+        let start = "with 100 % of the labels, ";
         for (constant, seeds, rest) in [
             (
                 1,

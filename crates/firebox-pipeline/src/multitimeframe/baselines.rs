@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use firebox_core::{Event, Key};
-use firebox_eval::{Contender, Features, Parts, logistic_predictions};
+use firebox_eval::{Contender, Features, Parts, evenly, logistic_predictions};
 use firebox_loader::{LoadError, Source};
 
 use super::train::{FoldParts, predictions};
@@ -104,16 +104,15 @@ fn last_direction<'a>(
     windows.windows().iter().map(|window| config.labels.last_direction(windows.set(), &window))
 }
 
-/// Normalised values of at most `limit` windows (0 is all), evenly spaced: of the last step, or of all.
+/// Normalised values of at most `limit` windows (0 is all), taken [`evenly`]: of the last step, or of all.
 fn features(source: &dyn Source, limit: usize, whole: bool) -> Result<Features, LoadError> {
     let [time, channels] = source.shape();
-    let count = if limit == 0 { source.len() } else { source.len().min(limit) };
     let width = if whole { time * channels } else { channels };
     let mut out = Features { width, ..Features::default() };
     let mut row = vec![0.0; time * channels];
-    for place in 0..count {
+    for index in evenly(source.len(), limit).0 {
         row.fill(0.0);
-        let sample = source.read(place * source.len() / count, &mut row)?;
+        let sample = source.read(index, &mut row)?;
         out.rows.extend_from_slice(&row[row.len() - width..]);
         out.labels.push(sample.label.unwrap_or_default());
     }

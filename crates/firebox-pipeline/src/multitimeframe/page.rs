@@ -3,7 +3,7 @@
 use firebox_core::Fold;
 use firebox_data::Ingested;
 use firebox_eval::{
-    Card, Chart, Contest, Fact, Interval, Metric, Outcome, Part, Report, Table, Tone,
+    Card, Chart, Contest, Fact, Interval, Metric, Outcome, Part, Report, Table, Tone, percent,
 };
 
 use super::train::Trained;
@@ -86,10 +86,10 @@ fn card(measured: &Contest, tone: Tone) -> Card {
         let best = all.max_by(|a, b| value(a).total_cmp(&value(b)));
         best.map(|best| (best.name.clone(), value(best)))
     };
-    let text = |(name, value): (String, f64)| format!("{:.1} % {name}", 100.0 * value);
+    let text = |(name, value): (String, f64)| format!("{} {name}", percent(value));
     Card {
         title: format!("test {}", metric.name()),
-        value: best(false).map_or_else(String::new, |(_, value)| format!("{:.1} %", 100.0 * value)),
+        value: best(false).map_or_else(String::new, |(_, value)| percent(value)),
         notes: vec![
             best(false).map_or_else(String::new, |found| format!("highest model: {}", text(found))),
             best(true)

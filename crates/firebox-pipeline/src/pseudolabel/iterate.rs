@@ -210,29 +210,28 @@ impl Run<'_> {
             embedded => embedded.map_err(PipelineError::from),
         };
         let (train, test) = (embedded(&train)?, embedded(&test)?);
-        self.cluster_rows(settings, &train.rows, &test.rows, train.width, |_| ())
+        let found = self.cluster_rows(settings, &train.rows, train.width, |_| ())?;
+        Ok(Clustered { test: found.assign(&test.rows, train.width), found })
     }
 
-    /// Clusters training rows, and assigns test rows; `watch` is told how many starts are done.
+    /// Clusters training rows; `watch` is told how many starts are done.
     pub(super) fn cluster_rows(
         &self,
         settings: &PseudolabelConfig,
         train: &[f32],
-        test: &[f32],
         width: usize,
         watch: impl FnMut(u32),
-    ) -> Result<Clustered, PipelineError> {
+    ) -> Result<KMeans, PipelineError> {
         let config = KMeansConfig {
             clusters: settings.clusters,
             restarts: settings.restarts,
             seed: self.config.run.seed,
             ..KMeansConfig::default()
         };
-        let found = match config.fit_watched(train, width, self.stop, watch) {
-            Err(EvalError::Stopped) => return Err(PipelineError::Interrupted),
-            found => found?,
-        };
-        Ok(Clustered { test: found.assign(test, width), found })
+        match config.fit_watched(train, width, self.stop, watch) {
+            Err(EvalError::Stopped) => Err(PipelineError::Interrupted),
+            found => Ok(found?),
+        }
     }
 
     /// Writes the clusters of an iteration beside its training.

@@ -257,7 +257,8 @@ fn with_intervals(
     (subjects.iter().enumerate().map(judgement).collect(), leads)
 }
 
-/// Clusters of the normalised windows themselves, padded with zeros.
+/// Clusters of the normalised test windows themselves, padded with zeros. Training windows are held all at once, and test
+/// windows one at a time.
 fn raw_clusters(
     run: &Run<'_>,
     settings: &PseudolabelConfig,
@@ -265,13 +266,7 @@ fn raw_clusters(
 ) -> Result<Vec<u32>, PipelineError> {
     let [train, test]: [&dyn Source; 2] = [parts.train.as_ref(), parts.test.as_ref()];
     let [time, channels] = [train.shape()[0].max(test.shape()[0]), train.shape()[1]];
-    let rows = |source: &dyn Source| -> Result<Vec<f32>, PipelineError> {
-        let mut rows = vec![0.0; source.len() * time * channels];
-        for (index, row) in rows.chunks_exact_mut(time * channels).enumerate() {
-            source.read(index, row)?;
-        }
-        Ok(rows)
-    };
+    let width = time * channels;
     // They are many times as wide as embeddings, and take most of the time before the probes.
     let watch = |done: u32| {
         run.listener.on(&Event::Progress {
@@ -282,8 +277,20 @@ fn raw_clusters(
         });
     };
     watch(0);
-    let (train, test) = (rows(train)?, rows(test)?);
-    Ok(run.cluster_rows(settings, &train, &test, time * channels, watch)?.test)
+    let mut rows = vec![0.0; train.len() * width];
+    for (index, row) in rows.chunks_exact_mut(width).enumerate() {
+        train.read(index, row)?;
+    }
+    let found = run.cluster_rows(settings, &rows, width, watch)?;
+    drop(rows);
+    let mut row = vec![0.0; width];
+    let mut clusters = Vec::with_capacity(test.len());
+    for index in 0..test.len() {
+        row.fill(0.0);
+        test.read(index, &mut row)?;
+        clusters.extend(found.assign(&row, width));
+    }
+    Ok(clusters)
 }
 
 fn probe(

@@ -2,7 +2,7 @@
 
 use firebox_core::count;
 use firebox_eval::{
-    Card, Chart, Estimate, Fact, Interval, Part, Report, Table, Tone, number, signed,
+    Card, Chart, Estimate, Fact, Interval, Part, Report, Table, Tone, number, percent, signed,
 };
 use serde_json::json;
 
@@ -99,16 +99,16 @@ fn labels(corpus: &Corpus, measured: &Measured) -> Part {
     };
     let others: Vec<String> = measured.methods[1..]
         .iter()
-        .map(|method| format!("{}: {:.1} %", method.name, 100.0 * method.scores.exact))
+        .map(|method| format!("{}: {}", method.name, percent(method.scores.exact)))
         .collect();
     Part {
         title: "Labels".to_owned(),
         lead: format!(
             "On {}. F1 is the harmonic mean of precision and recall of a label; macro is its \
              mean over the labels, micro that of all cells together. All labels of a text are right in \
-             {:.1} % of the texts ({}). `{FILE}` beside this page has what was said of each text.",
+             {} of the texts ({}). `{FILE}` beside this page has what was said of each text.",
             count(measured.texts as u64, "test text"),
-            100.0 * measured.methods[0].scores.exact,
+            percent(measured.methods[0].scores.exact),
             others.join(", ")
         ),
         charts: vec![
