@@ -99,7 +99,11 @@ fn a_changed_future_changes_no_feature_and_one_that_looks_ahead_is_found() {
             assert_eq!(leak(&config, change), None);
         }
     }
-    let config = config(folder.path(), Timeframes { leak: true, ..short() });
+    // Two bars ahead, and by one row, as where the time of a row is taken for its end.
+    let next = config(folder.path(), Timeframes { leak: 1, ..short() });
+    let found = leak(&next, Change::After).unwrap();
+    assert!(found.contains("feature `15min_body`"), "{found}");
+    let config = config(folder.path(), Timeframes { leak: 30, ..short() });
     let found = leak(&config, Change::After).unwrap();
     assert!(found.contains("feature `15min_body`"), "{found}");
     let found = leak(&config, Change::Gone).unwrap();

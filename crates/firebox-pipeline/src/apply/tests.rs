@@ -395,6 +395,58 @@ fn a_model_is_not_asked_for_what_it_cannot_give() {
 }
 
 #[test]
+fn features_of_longer_timeframes_stay_those_of_the_training() {
+    let mut model = encoder();
+    let frames = r#"
+        path = "trained.csv"
+        columns = { series = "series" }
+        [timeframes]
+        base = "15min"
+        higher = ["1h"]
+        periods = { average = 2, strength = 2, fast = 2, slow = 3, signal = 2 }
+        higher_periods = { average = 2, strength = 2 }
+    "#;
+    let data: DataConfig = toml::from_str(frames).unwrap();
+    model.card.data = serde_json::to_value(data).unwrap();
+    let project = Project::new(&model);
+    // Six hours, of which `return_16` looks back on four.
+    let write = |name: &str, minutes: std::ops::Range<usize>| {
+        let mut text = "time,series,open,high,low,close\n".to_owned();
+        for minute in minutes {
+            let price = 100.0 + (minute * minute % 17) as f64;
+            let (hour, minute) = (minute / 60, minute % 60);
+            let time = format!("2024-03-01T{hour:02}:{minute:02}:00");
+            writeln!(text, "{time},a,{price},{},{},{price}", price + 1.0, price - 1.0).unwrap();
+        }
+        std::fs::write(project.at(name), text).unwrap();
+    };
+    write("1.csv", 0..180);
+    write("2.csv", 180..360);
+    let request = project.request(&["1.csv"], Wanted::Embedding { wide: false });
+    for (settings, is_set) in [
+        (&["data.timeframes.periods.average=3"][..], false),
+        (&["data.timeframes.stamp=close", "data.timeframes.higher_periods.strength=3"], false),
+        (&["data.timeframes={ base = \"5min\" }"], false),
+        (&["data.timeframes.stamp=close"], true),
+        (&["data.timeframes.periods.average=2"], true),
+    ] {
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let message = refused(&ApplyRequest { settings, ..request.clone() });
+        assert_eq!(!message.contains("only `stamp` can be set"), is_set, "{message}");
+    }
+    let message = refused(&request);
+    assert!(
+        message.contains("1.csv: no step is left: 12 bars in 1 run without a gap"),
+        "{message}"
+    );
+    assert!(message.contains("or leave it out"), "{message}");
+    // With the file behind it there are steps, which the model of this test was not trained on.
+    let both = project.request(&["1.csv", "2.csv"], Wanted::Embedding { wide: false });
+    let message = refused(&both);
+    assert!(message.contains("other channels than the model was trained on"), "{message}");
+}
+
+#[test]
 fn a_column_that_is_missing_is_one_that_the_model_reads_unless_the_user_named_it() {
     let project = Project::new(&encoder());
     bars(&project.at("a.csv"), 1, 60, 1, &["open", "high", "close"]);
