@@ -418,7 +418,7 @@ fn own_settings(card: &ModelCard, settings: &[String]) -> Result<DataConfig, Pip
     Ok(data)
 }
 
-/// Rows that no step of longer timeframes is left of, in words for whom cannot shorten what its indicators look back on.
+/// Rows that no step of longer timeframes is left of, in words for who cannot shorten what the indicators look back on.
 fn without_warmup(error: PipelineError, file: &Path) -> PipelineError {
     let PipelineError::Data(DataError::TimeframeWarmup { bars, runs, longest }) = error else {
         return error;

@@ -18,6 +18,7 @@ use firebox_data::{ChannelColumn, Columns, DataConfig};
 use firebox_export::{Architecture, CARD_VERSION, ModelCard, SavedModel, Task};
 use firebox_models::{BiLstmMaeConfig, CnnBiLstmConfig, read_parameters};
 
+use super::data::NewData;
 use super::{Applied, ApplyRequest, Wanted, apply};
 use crate::{ChosenDevice, PipelineError};
 
@@ -407,6 +408,7 @@ fn features_of_longer_timeframes_stay_those_of_the_training() {
         higher_periods = { average = 2, strength = 2 }
     "#;
     let data: DataConfig = toml::from_str(frames).unwrap();
+    let channels = data.timeframes.as_ref().unwrap().channels();
     model.card.data = serde_json::to_value(data).unwrap();
     let project = Project::new(&model);
     // Six hours, of which `return_16` looks back on four.
@@ -440,10 +442,17 @@ fn features_of_longer_timeframes_stay_those_of_the_training() {
         "{message}"
     );
     assert!(message.contains("or leave it out"), "{message}");
-    // With the file behind it there are steps, which the model of this test was not trained on.
-    let both = project.request(&["1.csv", "2.csv"], Wanted::Embedding { wide: false });
-    let message = refused(&both);
-    assert!(message.contains("other channels than the model was trained on"), "{message}");
+    // With the file behind it there are 24 bars, of which the first 16 are looked back on.
+    let mut card = model.card;
+    card.channels = channels;
+    let files = ["1.csv", "2.csv"].map(|name| project.at(name));
+    let mut read = vec![];
+    NewData::new(&card, &files, &[]).unwrap().read(&card, &Silent, |loaded| {
+        let loaded = loaded.unwrap();
+        read.push((loaded.files, loaded.set.steps()));
+        true
+    });
+    assert_eq!(read, [(2, 8)]);
 }
 
 #[test]
