@@ -414,6 +414,35 @@ fn series_that_are_a_window_each_are_forecast_from_their_ends() {
 }
 
 #[test]
+fn series_of_one_weather_are_not_equal_if_what_is_forecast_is_not() {
+    let project = project("");
+    let folder = project.path();
+    let mut table = "series,wind,load\n".to_owned();
+    for series in 0..8 {
+        for step in 0..40 {
+            let (wind, load) = (f64::from(step) / 5.0, f64::from(step + 3 * series) / 3.0);
+            table += &format!("s{series},{},{}\n", wind.sin(), load.sin());
+        }
+    }
+    std::fs::write(folder.join("series.csv"), table).unwrap();
+    let settings = [
+        "data.path=series.csv",
+        "data.columns.series=series",
+        "split={series={validation=0.25,test=0.25}}",
+        "forecast.targets=[\"load\"]",
+        "forecast.inputs=[\"wind\"]",
+        "forecast.statics=[]",
+        "forecast.calendar=[]",
+        "forecast.seeds=1",
+        "train.epochs=1",
+    ];
+    let mut arguments = vec!["run", "p.toml"];
+    settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
+    // By the wind alone, all of them would be of one part.
+    done(&firebox(folder, &arguments));
+}
+
+#[test]
 fn what_cannot_be_forecast_is_refused_with_the_way_out() {
     let project = project("");
     let folder = project.path();

@@ -301,6 +301,11 @@ macro_rules! deref_windows {
             pub fn labelled(&self) -> Self {
                 Self(self.0.labelled())
             }
+
+            /// The same windows of the same series with other channels.
+            pub(crate) fn on(self, set: &Arc<SeriesSet>) -> Self {
+                Self(Windows { set: Arc::clone(set), ..self.0 })
+            }
         }
 
         impl std::ops::Deref for $name {

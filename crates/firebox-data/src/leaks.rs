@@ -15,14 +15,15 @@ use crate::ingest::{checked, cleaned, raw, with_timeframes};
 use crate::input::inputs;
 use crate::raw::Raw;
 use crate::{
-    CheckPolicies, Checks, ConstantPolicy, DataConfig, DataError, Interval, grouping, time,
+    CheckPolicies, Checks, ConstantPolicy, DataConfig, DataError, Interval, Stamp, Timeframes,
+    grouping, time,
 };
 
 /// What is changed in the data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Every value after this moment, microseconds since 1970-01-01 UTC; in data without times,
-    /// after the row of this number, from 0.
+    /// after the row of this number, from 0. Of bars that longer timeframes are made of, those that close after it.
     After(i64),
     /// Every value of the series of these names.
     Series(Vec<String>),
@@ -76,7 +77,10 @@ impl Original {
     /// As [`ingest`](crate::ingest()); also when too few rows are left.
     pub fn changed(&self, change: &Change) -> Result<SeriesSet, DataError> {
         let (raw, config) = match change {
-            Change::After(moment) => (self.disturbed(|_| Some(*moment)), self.config.clone()),
+            Change::After(moment) => {
+                let moment = self.last_begun(*moment);
+                (self.disturbed(|_| Some(moment)), self.config.clone())
+            }
             Change::Series(names) => {
                 let all = |series: &str| names.iter().any(|name| name == series);
                 (self.disturbed(|series| all(series).then_some(i64::MIN)), self.config.clone())
@@ -85,6 +89,17 @@ impl Original {
         };
         let checks = CheckPolicies { constant: ConstantPolicy::Keep, ..config.checks };
         Ok(checked(raw, &DataConfig { checks, ..config })?.0.grouped(&self.groups))
+    }
+
+    /// The last time of a row that has ended by a moment: where bars of longer timeframes are made of rows whose times mark
+    /// their begin, one that begins at the moment lies behind it.
+    fn last_begun(&self, moment: i64) -> i64 {
+        let opens = |frames: &Timeframes| frames.stamp == Stamp::Open;
+        let interval = self.config.interval.or(self.interval);
+        match self.config.timeframes.as_ref().is_some_and(opens) {
+            true => moment.saturating_sub(interval.map_or(0, Interval::microseconds)),
+            false => moment,
+        }
     }
 
     /// What the files hold, of the channels that are kept: one that never changes would with other values, and one that
@@ -130,17 +145,27 @@ fn only<T>(values: &mut Vec<T>, kept: &[bool]) {
     values.retain(|_| kept.next() == Some(&true));
 }
 
+/// Changes rows by what they hold, as f32: rows that are equal, wherever they stand, are so afterwards, and a copy that
+/// was stored as f32 is one still. What is left out, or kept together, for steps that series share stays so.
 fn disturb(channels: &[Channel], columns: &mut [Vec<f64>], rows: &[usize]) {
     let stream = Stream::new(1, "look-ahead test");
     for row in rows {
-        let mut draws = stream.substream(*row as u64).draws();
+        let bits = |column: &Vec<f64>| u64::from((column[*row] as f32 + 0.0).to_bits());
+        let own = columns.iter().fold(stream, |stream, column| stream.substream(bits(column)));
+        let mut draws = own.draws();
         let factor = (0.05 * draws.normal()).exp();
         for (column, channel) in columns.iter_mut().zip(channels) {
             let shift =
                 if channel.role.is_price() { 0.0 } else { 0.01 + 0.1 * f64::from(draws.uniform()) };
-            column[*row] = column[*row] * factor + shift;
+            column[*row] = single(column[*row]) * factor + shift;
         }
     }
+}
+
+/// The number in f32, if that has it.
+fn single(value: f64) -> f64 {
+    let single = value as f32;
+    if single.is_normal() || value == 0.0 { f64::from(single) } else { value }
 }
 
 /// A place where two results differ.

@@ -65,10 +65,10 @@ pub struct Timeframes {
     pub periods: Periods,
     /// Bars that the indicators of longer bars look back.
     pub higher_periods: HigherPeriods,
-    /// A feature that sees two bars ahead, for the test of the test.
+    /// How many source rows ahead a feature sees, for the test of the test.
     #[cfg(test)]
     #[serde(skip)]
-    pub(crate) leak: bool,
+    pub(crate) leak: usize,
 }
 
 /// What a bar's time marks.
@@ -130,7 +130,7 @@ impl Default for Timeframes {
             periods: Periods::default(),
             higher_periods: HigherPeriods::default(),
             #[cfg(test)]
-            leak: false,
+            leak: 0,
         }
     }
 }

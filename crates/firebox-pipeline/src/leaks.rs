@@ -354,7 +354,7 @@ fn leak(kind: &'static str, moment: i64, clock: bool, what: &str) -> PipelineErr
 
 #[cfg(test)]
 mod tests {
-    use firebox_core::{Labels, Silent, WindowRule};
+    use firebox_core::{Labels, Silent, Stream, WindowRule};
     use firebox_data::DataConfig;
 
     use super::*;
@@ -499,6 +499,47 @@ mod tests {
         let checking = Checking::new(&config, &Silent).unwrap();
         assert_eq!(checking.splits[0].1.equal.left_out.len(), 2);
         checking.run().unwrap();
+    }
+
+    #[test]
+    fn series_that_overlap_test_series_or_are_their_copies_stay_left_out_when_these_are_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let walk = |seed: u64| {
+            let mut draws = Stream::new(seed, "walk").draws();
+            let step = move |at: &mut f64, _| {
+                *at += draws.normal();
+                Some(*at)
+            };
+            (0..340).scan(100.0, step).collect::<Vec<f64>>()
+        };
+        let write = |name: &str, seed: u64, minutes: std::ops::Range<usize>, narrow: bool| {
+            let walk = walk(seed);
+            let line = |minute: usize| {
+                let value = walk[minute];
+                let value = if narrow { f64::from(value as f32) } else { value };
+                format!("2024-03-01T{:02}:{:02}:00,{value}\n", minute / 60, minute % 60)
+            };
+            let file = folder.path().join(name);
+            std::fs::write(&file, format!("time,x\n{}", minutes.map(line).collect::<String>()))
+                .unwrap();
+            file
+        };
+        let train = (0..6).map(|seed| write(&format!("r{seed}.csv"), seed, 0..200, false));
+        let train: Vec<_> = train.collect();
+        let other = write("other.csv", 9, 0..200, false);
+        for (minutes, narrow) in [(140..340, false), (0..200, true)] {
+            let test = write("test.csv", 0, minutes, narrow);
+            let mut data = DataConfig::new(&train[0]);
+            data.path = firebox_data::Paths(train.clone());
+            data.test = Some(firebox_data::Paths(vec![test, other.clone()]));
+            let mut config = PipelineConfig { data, ..PipelineConfig::default() };
+            (config.window.length, config.window.stride) = (20, 5);
+            let equal = firebox_core::EqualPolicy::Drop;
+            config.split = Some(SplitRule::Given { validation: 0.2, seed: 1, equal });
+            let checking = Checking::new(&config, &Silent).unwrap();
+            assert_eq!(checking.splits[0].1.equal.left_out, [0]);
+            checking.run().unwrap();
+        }
     }
 
     #[test]

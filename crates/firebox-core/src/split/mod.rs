@@ -20,7 +20,8 @@ use by_time::{boundaries, part_by_time};
 use rule::{check_shares, shares, way_out};
 
 use crate::{
-    EqualSeries, HeldOutWindows, Labels, SeriesSet, TrainWindows, WindowList, WindowRule, Windows,
+    EqualSeries, HeldOutWindows, Labels, SeriesError, SeriesSet, TrainWindows, WindowList,
+    WindowRule, Windows,
 };
 
 /// The windows of each part. No step is seen by two parts.
@@ -111,6 +112,23 @@ pub fn split(
 }
 
 impl Split {
+    /// The same windows with some of the channels of their series, in this order. A set is divided with all of its channels, in
+    /// which equal series are equal, and those that a model reads are selected afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeriesSet::select`].
+    ///
+    /// # Panics
+    ///
+    /// When an index is not below the number of channels.
+    pub fn select(self, channels: &[usize]) -> Result<Self, SeriesError> {
+        let set = Arc::new(self.train.set().select(channels)?);
+        let Self { train, validation, test, .. } = self;
+        let [validation, test] = [validation, test].map(|part| part.on(&set));
+        Ok(Self { train: train.on(&set), validation, test, ..self })
+    }
+
     /// Windows of training, validation and test, which the caller has kept apart.
     pub(crate) fn of(
         set: &Arc<SeriesSet>,
@@ -168,5 +186,26 @@ mod tests {
         assert!(message(&[100], rule(0, 1), time).contains("at least 1"));
         assert!(message(&[100], rule(5, 1), SplitRule::time(0.6, 0.6)).contains("1.2"));
         assert!(message(&[100], rule(5, 1), SplitRule::time(f64::NAN, 0.1)).contains("NaN"));
+    }
+
+    #[test]
+    fn windows_of_some_channels_are_the_same_windows() {
+        let channels = vec![Channel::new("a", Role::Other), Channel::new("b", Role::Other)];
+        let values = (0..40).map(f64::from).collect();
+        let series = vec![Series::regular("s", 0, 10, values, 2)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], series).unwrap());
+        let rule = SplitRule::Time { validation: 0.2, test: 0.3, gap: None };
+        let window = WindowRule { length: 2, stride: 1, whole: false };
+        let all = split(&set, &window, &rule, &Labels::None).unwrap();
+        let some = all.clone().select(&[1]).unwrap();
+        let windows = |parts: &Split| {
+            [parts.train.windows(), parts.validation.windows(), parts.test.windows()]
+                .map(|windows| windows.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(windows(&some), windows(&all));
+        assert_eq!(some.boundaries, all.boundaries);
+        for part in [some.train.set(), some.validation.set(), some.test.set()] {
+            assert_eq!(part.series()[0].values.all()[..3], [1.0, 3.0, 5.0]);
+        }
     }
 }

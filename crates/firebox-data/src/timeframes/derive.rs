@@ -349,8 +349,8 @@ impl<T: FnMut(i64, &[f64], usize) -> Result<(), DataError>> Runs<'_, T> {
         let before = std::mem::replace(&mut run.measured, measured);
         run.features.next(bar, &mut self.values);
         #[cfg(test)]
-        if frames.leak {
-            self.values[4] = self.plan.ahead(self.series, row);
+        if frames.leak > 0 {
+            self.values[4] = self.plan.ahead(self.series, row + frames.leak);
         }
         self.found.checks.bars += 1;
         if run.first.is_none() {
@@ -398,9 +398,9 @@ impl<T: FnMut(i64, &[f64], usize) -> Result<(), DataError>> Runs<'_, T> {
 
 #[cfg(test)]
 impl Plan<'_> {
-    /// The close of a row so far behind this one that it is in a later base bar.
+    /// The close of a row, or of the last one.
     fn ahead(&self, series: &Series, row: usize) -> f64 {
-        let later = (row + 30).min(series.len() - 1);
-        series.values.at(later * self.set.channels().len() + self.prices[3])
+        let row = row.min(series.len() - 1);
+        series.values.at(row * self.set.channels().len() + self.prices[3])
     }
 }

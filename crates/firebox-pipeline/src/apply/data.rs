@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use firebox_core::{Channel, Event, Listener, SeriesSet, Silent};
+use firebox_core::{Channel, Event, Listener, SeriesSet, Silent, count};
 use firebox_data::{
     ChannelColumn, Checks, Columns, ConstantPolicy, Csv, DataConfig, DataError, Format, Interval,
-    Paths,
+    Paths, Stamp, Timeframes,
 };
 use firebox_export::ModelCard;
 
@@ -170,8 +170,14 @@ impl NewData {
             let may_go_on = match &loaded {
                 Ok((_, checks)) => by_column(checks),
                 Err(PipelineError::Data(error)) => {
-                    use DataError::{NoValue, NothingLeft, TooShort};
-                    matches!(error, TooShort { .. } | NoValue { .. } | NothingLeft { .. })
+                    use DataError::{NoValue, NothingLeft, TimeframeWarmup, TooShort};
+                    matches!(
+                        error,
+                        TooShort { .. }
+                            | NoValue { .. }
+                            | NothingLeft { .. }
+                            | TimeframeWarmup { .. }
+                    )
                 }
                 Err(_) => false,
             };
@@ -182,6 +188,7 @@ impl NewData {
                 }
             }
             let files = if last { rest.len() } else { 1 };
+            let loaded = loaded.map_err(|error| without_warmup(error, file));
             let loaded = loaded.map(|(set, checks)| Loaded {
                 set: Arc::new(set),
                 timed: checks.span.is_some(),
@@ -395,7 +402,34 @@ fn own_settings(card: &ModelCard, settings: &[String]) -> Result<DataConfig, Pip
             ));
         }
     };
-    layers::of_data(data, "model.json", settings)
+    let own = data.timeframes.clone();
+    let data = layers::of_data(data, "model.json", settings)?;
+    let made_by = |frames: Option<Timeframes>| {
+        frames.map(|frames| Timeframes { stamp: Stamp::default(), ..frames })
+    };
+    if made_by(data.timeframes.clone()) != made_by(own) {
+        let is_of_frames = |setting: &&String| key_of(setting).starts_with("data.timeframes");
+        let set: Vec<&str> = settings.iter().filter(is_of_frames).map(String::as_str).collect();
+        return refuse(format!(
+            "--set {}: a trained model is applied to the features that it was trained on, so of data.timeframes only `stamp` can be set: what the times of the new data mark",
+            set.join(" --set ")
+        ));
+    }
+    Ok(data)
+}
+
+/// Rows that no step of longer timeframes is left of, in words for who cannot shorten what the indicators look back on.
+fn without_warmup(error: PipelineError, file: &Path) -> PipelineError {
+    let PipelineError::Data(DataError::TimeframeWarmup { bars, runs, longest }) = error else {
+        return error;
+    };
+    PipelineError::Setting(format!(
+        "{}: no step is left: {} in {} without a gap, and in none of them has every indicator of the model bars enough to look back on (its longest timeframe is {longest})\n  \
+         give it with the rows before it (where a column names the series, they go on from file to file), fill short gaps with --set data.checks.gaps=fill, or leave it out",
+        file.display(),
+        count(bars, "bar"),
+        count(runs, "run")
+    ))
 }
 
 /// Channels as settings name them.

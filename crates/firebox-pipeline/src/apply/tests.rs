@@ -18,6 +18,7 @@ use firebox_data::{ChannelColumn, Columns, DataConfig};
 use firebox_export::{Architecture, CARD_VERSION, ModelCard, SavedModel, Task};
 use firebox_models::{BiLstmMaeConfig, CnnBiLstmConfig, read_parameters};
 
+use super::data::NewData;
 use super::{Applied, ApplyRequest, Wanted, apply};
 use crate::{ChosenDevice, PipelineError};
 
@@ -392,6 +393,66 @@ fn a_model_is_not_asked_for_what_it_cannot_give() {
     assert!(message.contains("the stride is 0"), "{message}");
     let message = refused(&ApplyRequest { settings: vec!["train.epochs=3".to_owned()], ..request });
     assert!(message.contains("only how new data is read can be set"), "{message}");
+}
+
+#[test]
+fn features_of_longer_timeframes_stay_those_of_the_training() {
+    let mut model = encoder();
+    let frames = r#"
+        path = "trained.csv"
+        columns = { series = "series" }
+        [timeframes]
+        base = "15min"
+        higher = ["1h"]
+        periods = { average = 2, strength = 2, fast = 2, slow = 3, signal = 2 }
+        higher_periods = { average = 2, strength = 2 }
+    "#;
+    let data: DataConfig = toml::from_str(frames).unwrap();
+    let channels = data.timeframes.as_ref().unwrap().channels();
+    model.card.data = serde_json::to_value(data).unwrap();
+    let project = Project::new(&model);
+    // Six hours, of which `return_16` looks back on four.
+    let write = |name: &str, minutes: std::ops::Range<usize>| {
+        let mut text = "time,series,open,high,low,close\n".to_owned();
+        for minute in minutes {
+            let price = 100.0 + (minute * minute % 17) as f64;
+            let (hour, minute) = (minute / 60, minute % 60);
+            let time = format!("2024-03-01T{hour:02}:{minute:02}:00");
+            writeln!(text, "{time},a,{price},{},{},{price}", price + 1.0, price - 1.0).unwrap();
+        }
+        std::fs::write(project.at(name), text).unwrap();
+    };
+    write("1.csv", 0..180);
+    write("2.csv", 180..360);
+    let request = project.request(&["1.csv"], Wanted::Embedding { wide: false });
+    for (settings, is_set) in [
+        (&["data.timeframes.periods.average=3"][..], false),
+        (&["data.timeframes.stamp=close", "data.timeframes.higher_periods.strength=3"], false),
+        (&["data.timeframes={ base = \"5min\" }"], false),
+        (&["data.timeframes.stamp=close"], true),
+        (&["data.timeframes.periods.average=2"], true),
+    ] {
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let message = refused(&ApplyRequest { settings, ..request.clone() });
+        assert_eq!(!message.contains("only `stamp` can be set"), is_set, "{message}");
+    }
+    let message = refused(&request);
+    assert!(
+        message.contains("1.csv: no step is left: 12 bars in 1 run without a gap"),
+        "{message}"
+    );
+    assert!(message.contains("or leave it out"), "{message}");
+    // With the file behind it there are 24 bars, of which the first 16 are looked back on.
+    let mut card = model.card;
+    card.channels = channels;
+    let files = ["1.csv", "2.csv"].map(|name| project.at(name));
+    let mut read = vec![];
+    NewData::new(&card, &files, &[]).unwrap().read(&card, &Silent, |loaded| {
+        let loaded = loaded.unwrap();
+        read.push((loaded.files, loaded.set.steps()));
+        true
+    });
+    assert_eq!(read, [(2, 8)]);
 }
 
 #[test]

@@ -129,6 +129,11 @@ impl Chain for Forecast {
         if config.window.whole {
             windows = windows.field("whole", "latest");
         }
+        // Series were once compared by their inputs alone.
+        let takes_some = forecast.inputs.is_some() || !forecast.statics.is_empty();
+        if takes_some && !matches!(config.split, Some(SplitRule::Time { .. })) {
+            windows = windows.field("compared", "in all channels");
+        }
         let windows = windows.finish();
         let mut training = Key::builder("forecaster", 1)
             .upstream("training", base.training)

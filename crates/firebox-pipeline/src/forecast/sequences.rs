@@ -123,13 +123,15 @@ fn sequences(
     let clock = ingested.checks.span.is_some();
     refuse_dropped(config, &ingested.checks)?;
     let (rule, inputs) = channels(config, &ingested.set, clock)?;
-    let set = Arc::new(ingested.set.select(&inputs).map_err(|error| {
-        PipelineError::Setting(format!("`forecast.inputs` cannot be taken: {error}"))
-    })?);
     let ahead = Labels::Ahead { steps: rule.reach() };
     let (window, reach) = (&run.config.window, rule.reach());
-    let parts = split(&set, &window.rule(), &split_rule, &ahead)
+    // Series of one weather are not equal: what is forecast is another one.
+    let parts = split(&ingested.set, &window.rule(), &split_rule, &ahead)
         .map_err(|error| with_horizons(error, window, reach))?;
+    let parts = parts.select(&inputs).map_err(|error| {
+        PipelineError::Setting(format!("`forecast.inputs` cannot be taken: {error}"))
+    })?;
+    let set = Arc::clone(parts.train.set());
     run.warn_of_cut(&set, &ahead);
     run.warn_of_equal(&parts);
     run.warn_of_filled(&ingested.checks, ahead.horizon());
