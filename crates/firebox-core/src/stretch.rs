@@ -224,7 +224,7 @@ pub fn shared_stretches(trained: &Steps<'_>, tested: &Steps<'_>) -> Vec<SharedSt
         return Vec::new();
     }
     let known = Known::of(tested);
-    let first = |of| known.found_in(trained, of, 1, |_, _| false);
+    let first = |of| known.found_in(trained, of, 1, None);
     let mut found: Vec<SharedStretch> = places.into_par_iter().flat_map_iter(first).collect();
     found.dedup_by_key(|stretch| stretch.series[0]);
     found
@@ -244,10 +244,7 @@ pub(crate) fn stretches_within(steps: &Steps<'_>) -> Vec<[usize; 2]> {
     let known = Known::of(steps);
     let of = |range: usize| {
         let (own, all) = &steps.ranges[range];
-        let is_known = |other: usize, found: &[SharedStretch]| {
-            other == *own || found.iter().any(|stretch| stretch.series[1] == other)
-        };
-        let found = known.found_in(steps, (range, all.clone()), usize::MAX, is_known);
+        let found = known.found_in(steps, (range, all.clone()), usize::MAX, Some(*own));
         found.into_iter().map(|stretch| stretch.series)
     };
     (0..steps.ranges.len()).into_par_iter().flat_map_iter(of).collect()
@@ -276,33 +273,33 @@ impl<'a> Known<'a> {
         Self { steps, places }
     }
 
-    /// Stretches among some steps of a range, so many at most, but for those with series that `skips` names; it is asked
-    /// with those that were found before.
+    /// Stretches among some steps of a range, one with each known range and so many at most, but for those with this series.
     fn found_in(
         &self,
         trained: &Steps<'_>,
         (range, steps): (usize, Range<usize>),
         most: usize,
-        skips: impl Fn(usize, &[SharedStretch]) -> bool,
+        own: Option<usize>,
     ) -> Vec<SharedStretch> {
-        let (mut found, mut next) = (Vec::new(), steps.start);
+        let mut found = Vec::new();
+        // The step from which on each known range is looked at again. What others have behind a long run of one value is no
+        // part of that run, so that each range is passed over by itself.
+        let mut until = HashMap::<usize, usize>::new();
         for start in steps.clone().step_by(AT_ONCE) {
             let end = steps.end.min(start + AT_ONCE + BLOCK - 1);
             let blocks = of_blocks(&trained.hashes(range, start..end));
             for (step, hash) in (start..).zip(blocks) {
-                if step < next {
-                    continue;
-                }
                 for place in self.places.get(&hash).into_iter().flatten() {
                     let known = self.steps.ranges[place.0].0;
-                    if skips(known, &found) {
+                    let is_done = || until.get(&place.0).is_some_and(|until| step < *until);
+                    if own == Some(known) || is_done() {
                         continue;
                     }
                     let (from, to) = self.extent(trained, (range, step), *place);
                     let [other, begin] = [place.0, place.1 - (step - from)];
-                    if trained.is_evidence(range, from..to)
-                        || self.steps.is_evidence(other, begin..begin + (to - from))
-                    {
+                    let is_evidence = trained.is_evidence(range, from..to)
+                        || self.steps.is_evidence(other, begin..begin + (to - from));
+                    if is_evidence {
                         found.push(SharedStretch {
                             series: [trained.ranges[range].0, known],
                             start: trained.series(range).time[from],
@@ -312,11 +309,7 @@ impl<'a> Known<'a> {
                             return found;
                         }
                     }
-                    // A long run of one value is looked at once, and whoever else has a part of a stretch has it of the
-                    // series that was found, too.
-                    if to - from >= LEAST_STRETCH {
-                        next = next.max(to);
-                    }
+                    until.insert(other, if is_evidence { steps.end } else { to });
                 }
             }
         }
@@ -523,6 +516,45 @@ mod tests {
         // Behind such a run, it is found.
         let both = |name| set(vec![series(name, 0, &[&flat[..], &bars[..]].concat())]);
         assert_eq!(shared(&both("one"), &both("other")).len(), 1);
+    }
+
+    #[test]
+    fn a_stretch_that_begins_in_a_run_of_one_value_is_found_whoever_else_has_that_run() {
+        let flat = vec![5.0; 2 * 100];
+        let behind = |name: &str| [&flat[..], &walk(name, 100)[..]].concat();
+        let (first, other) = (behind("first"), behind("other"));
+        // 50 steps of that run and 7 behind it: 8 different ones.
+        let copy = [&first[2 * 50..2 * 107], &walk("copy", 93)[..]].concat();
+        let trained = set(vec![series("first", 0, &first)]);
+        let tested = set(vec![series("other", 0, &other), series("copy", 50, &copy)]);
+        let expected = SharedStretch { series: [0, 1], start: DAY + 50 * MINUTE, steps: 57 };
+        assert_eq!(shared(&trained, &tested), [expected]);
+    }
+
+    #[test]
+    fn days_that_two_series_share_are_found_where_all_have_the_same_nights() {
+        // Seven hours a day are not zero, up to midnight.
+        let days = |name: &str, from: usize, to: usize| {
+            let mut values = walk(name, 24 * 45)[2 * 24 * from..2 * 24 * to].to_vec();
+            let hours = values.chunks_exact_mut(2).enumerate();
+            hours.filter(|(hour, _)| hour % 24 < 17).for_each(|(_, values)| values.fill(0.0));
+            values
+        };
+        let mut all: Vec<Series> =
+            ["p", "q", "r", "s"].map(|name| series(name, 0, &days(name, 0, 45))).to_vec();
+        all.push(series("december", 0, &days("plant", 0, 30)));
+        all.push(series("january", 24 * 15, &days("plant", 15, 45)));
+        let all = set(all);
+        let mut pairs = stretches_within(&Steps::of_series(&all, 0..6));
+        pairs.iter_mut().for_each(|pair| pair.sort_unstable());
+        pairs.dedup();
+        assert_eq!(pairs, [[4, 5]]);
+        let of = |series: Range<usize>| Steps::of_series(&all, series);
+        let found = shared_stretches(&of(5..6), &of(0..5));
+        assert_eq!(
+            found.iter().map(|one| (one.series, one.steps)).collect::<Vec<_>>(),
+            [([5, 4], 360)]
+        );
     }
 
     #[test]

@@ -39,10 +39,11 @@ impl Keys {
         if config.split.is_none() && config.data.test.is_some() {
             windows = windows.field("equal", json(&EqualPolicy::Error));
         }
-        // So are, or are left out, those with steps of test series.
+        // So are, or are left out, those with steps of test series. A run of one value that others had, too, once hid those
+        // that go on behind it.
         let keeps = matches!(config.split, Some(SplitRule::Given { equal: EqualPolicy::Keep, .. }));
         if config.data.test.is_some() && !keeps {
-            windows = windows.field("steps", "refused");
+            windows = windows.field("steps", "refused, each series by itself");
         }
         // Of a training set that is given, validation is drawn.
         let of_given = match config.split {
@@ -71,7 +72,7 @@ impl Keys {
         }
         // Series that have steps of each other were once drawn for several parts.
         if of_given || matches!(config.split, Some(SplitRule::Series { .. })) {
-            windows = windows.field("steps", "together");
+            windows = windows.field("steps", "together, each series by itself");
         }
         // Series of one class in nine of ten steps are drawn evenly, and copies that were stored as f32 together; what small
         // classes cannot give is not taken from the next ones.
