@@ -94,6 +94,10 @@ impl Keys {
         {
             windows = windows.field("volatility", "above rounding");
         }
+        // A move of exactly the threshold was once missed by rounding, above all upwards.
+        if matches!(config.labels, Labels::Return { threshold, .. } if threshold > 0.0) {
+            windows = windows.field("threshold", "is met");
+        }
         // The mean of many equal numbers was once off by their rounding, and that a scale.
         if config.window.normalise == Normalisation::Standard {
             windows = windows.field("constant", "is none");
