@@ -26,6 +26,9 @@ const BLOCK: usize = LEAST_STRETCH.div_ceil(2);
 /// Places that are compared of those with one hash: there are more only where series of one side share steps.
 const PLACES: usize = 4;
 
+/// Steps on each side of a block that are compared first: most stretches are told from chance by them.
+const NEAR: usize = LEAST_STRETCH;
+
 /// Steps that are hashed at a time.
 const AT_ONCE: usize = 1 << 16;
 
@@ -194,9 +197,12 @@ impl<'a> Steps<'a> {
     fn is_evidence(&self, range: usize, steps: Range<usize>) -> bool {
         let mut found = HashSet::new();
         let exactly = |value: f64| if value == 0.0 { 0 } else { value.to_bits() };
+        let values = |step: usize| self.values(range, step).map(exactly);
+        // Of a long run of one value, each step is told from the one before it alone.
+        let is_new = |step: &usize| *step == steps.start || !values(*step).eq(values(*step - 1));
         steps.len() >= LEAST_STRETCH
-            && steps.into_iter().any(|step| {
-                found.insert(self.values(range, step).map(exactly).collect::<Vec<u64>>());
+            && steps.clone().filter(is_new).any(|step| {
+                found.insert(values(step).collect::<Vec<u64>>());
                 found.len() >= DISTINCT
             })
     }
@@ -274,6 +280,7 @@ impl<'a> Known<'a> {
     }
 
     /// Stretches among some steps of a range, one with each known range and so many at most, but for those with this series.
+    /// Only the last of so many is compared to its ends.
     fn found_in(
         &self,
         trained: &Steps<'_>,
@@ -295,10 +302,18 @@ impl<'a> Known<'a> {
                     if own == Some(known) || is_done() {
                         continue;
                     }
-                    let (from, to) = self.extent(trained, (range, step), *place);
-                    let [other, begin] = [place.0, place.1 - (step - from)];
-                    let is_evidence = trained.is_evidence(range, from..to)
-                        || self.steps.is_evidence(other, begin..begin + (to - from));
+                    let other = place.0;
+                    let compared = |reach: usize| {
+                        let (from, to) = self.extent(trained, (range, step), *place, reach);
+                        let begin = place.1 - (step - from);
+                        let is_evidence = trained.is_evidence(range, from..to)
+                            || self.steps.is_evidence(other, begin..begin + (to - from));
+                        (from, to, is_evidence)
+                    };
+                    let (mut from, mut to, mut is_evidence) = compared(NEAR);
+                    if !is_evidence || found.len() + 1 == most {
+                        (from, to, is_evidence) = compared(usize::MAX);
+                    }
                     if is_evidence {
                         found.push(SharedStretch {
                             series: [trained.ranges[range].0, known],
@@ -316,19 +331,20 @@ impl<'a> Known<'a> {
         found
     }
 
-    /// The steps around one of `trained` that equal those around a known one.
+    /// The steps around one of `trained` that equal those around a known one, so many on each side at most.
     fn extent(
         &self,
         trained: &Steps<'_>,
         (range, step): (usize, usize),
         (place, at): (usize, usize),
+        reach: usize,
     ) -> (usize, usize) {
         let (ours, known) = (&trained.ranges[range].1, &self.steps.ranges[place].1);
         let is_equal =
             |one: usize, other: usize| trained.is_equal((range, one), self.steps, (place, other));
-        let before = (1..=(step - ours.start).min(at - known.start))
+        let before = (1..=(step - ours.start).min(at - known.start).min(reach))
             .take_while(|back| is_equal(step - back, at - back));
-        let after = (0..(ours.end - step).min(known.end - at))
+        let after = (0..(ours.end - step).min(known.end - at).min(reach))
             .take_while(|on| is_equal(step + on, at + on));
         (step - before.count(), step + after.count())
     }
