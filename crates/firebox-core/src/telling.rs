@@ -119,13 +119,12 @@ fn row_step(set: &SeriesSet, channel: usize, steps: &Steps<'_>) -> Option<f64> {
     let (mut own, mut seen) = (None, 0);
     for (series, steps) in steps.runs() {
         let Series { values, segments, .. } = &set.series()[*series];
-        // Runs go on over gaps, where the step before is another time ago.
-        let mut begins = segments.iter().map(|segment| segment.start).peekable();
+        let begins = |step| segments.binary_search_by_key(&step, |segment| segment.start).is_ok();
         let mut before: Option<f64> = None;
         for step in steps.clone() {
-            while begins.next_if(|begin| *begin < step).is_some() {}
             let now = values.at(step * width + channel);
-            if let Some(before) = before.filter(|_| begins.peek() != Some(&step)) {
+            // Runs go on over gaps, where the step before is another time ago.
+            if let Some(before) = before.filter(|_| !begins(step)) {
                 let change = now - before;
                 let change_of_all = *own.get_or_insert(change);
                 let rounding = ROUNDING * change.abs().max(now.abs());
