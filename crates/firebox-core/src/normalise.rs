@@ -56,6 +56,21 @@ impl Affine {
         Self { center, scale }
     }
 
+    /// The same, but without a scale of a channel that has one value in all of these steps: a long sum of one number is off
+    /// by its rounding, the mean with it, and each value is as far from it.
+    fn unless_constant(
+        self,
+        parts: &[(&SeriesValues, Range<usize>)],
+        width: usize,
+        channel: usize,
+    ) -> Self {
+        let is_doubtful = self.scale > 0.0 && self.scale <= DOUBTFUL * self.center.abs();
+        match is_doubtful.then(|| constant(parts, width, channel)).flatten() {
+            Some(center) => Self { center, scale: 0.0 },
+            None => self,
+        }
+    }
+
     /// The same where there is a scale, and one of 1 where there is none.
     fn or_one(self) -> Self {
         Self { scale: if self.scale > 0.0 { self.scale } else { 1.0 }, ..self }
@@ -175,7 +190,9 @@ impl Normaliser {
                 self.fitted[channel]
             }
             Normalisation::WindowStandard => {
-                standard(column(&values.part(range), self.channels.len(), channel))
+                let (part, width) = (values.part(range.clone()), self.channels.len());
+                let own = standard(column(&part, width, channel));
+                own.unless_constant(&[(values, range)], width, channel)
             }
             Normalisation::WindowRelative => relative(set, &values.part(range), channel),
         };
@@ -245,11 +262,14 @@ fn standard(values: impl Iterator<Item = f64> + Clone) -> Affine {
     Affine::of(center, values.map(|value| (value - center).powi(2)).sum::<f64>() / count)
 }
 
-/// [`standard`] of every channel of the rows that `visit` gives, whole rows in order: the same bits, with
-/// each row read as it lies.
-fn standards(width: usize, visit: impl Fn(&mut dyn FnMut(&[f64]))) -> Vec<Affine> {
+/// [`standard`] of every channel of all rows of these parts, in order: the same bits, with each row read as
+/// it lies.
+fn standards(parts: &[(&SeriesValues, Range<usize>)], width: usize) -> Vec<Affine> {
+    let visit = |take: &mut dyn FnMut(&[f64])| {
+        parts.iter().for_each(|(values, range)| values.rows(range.clone(), width, &mut *take));
+    };
     let (mut count, mut centers) = (0.0, vec![0.0; width]);
-    visit(&mut |rows| {
+    visit(&mut |rows: &[f64]| {
         for row in rows.chunks_exact(width) {
             count += 1.0;
             centers.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
@@ -257,14 +277,16 @@ fn standards(width: usize, visit: impl Fn(&mut dyn FnMut(&[f64]))) -> Vec<Affine
     });
     centers.iter_mut().for_each(|sum| *sum /= count);
     let mut squares = vec![0.0; width];
-    visit(&mut |rows| {
+    visit(&mut |rows: &[f64]| {
         for row in rows.chunks_exact(width) {
             for ((sum, value), center) in squares.iter_mut().zip(row).zip(&centers) {
                 *sum += (value - center).powi(2);
             }
         }
     });
-    centers.iter().zip(squares).map(|(center, sum)| Affine::of(*center, sum / count)).collect()
+    let maps = centers.iter().zip(squares).map(|(center, sum)| Affine::of(*center, sum / count));
+    let own = |(channel, map): (usize, Affine)| map.unless_constant(parts, width, channel);
+    maps.enumerate().map(own).collect()
 }
 
 /// The map of a channel relative to the window: prices share that of the close.
@@ -325,7 +347,7 @@ fn maps_of(
             let values = values.part(range);
             (0..channels).map(|channel| relative(set, &values, channel)).collect()
         }
-        _ => standards(channels, |take| values.rows(range.clone(), channels, take)),
+        _ => standards(&[(values, range)], channels),
     }
 }
 
@@ -341,19 +363,7 @@ fn covered(train: &TrainWindows) -> Vec<(&SeriesValues, Range<usize>)> {
 
 fn fit_standard(train: &TrainWindows) -> Vec<Affine> {
     let width = train.set().channels().len();
-    let parts = covered(train);
-    let visit = |take: &mut dyn FnMut(&[f64])| {
-        parts.iter().for_each(|(values, range)| values.rows(range.clone(), width, &mut *take));
-    };
-    let mut maps = standards(width, visit);
-    for (channel, map) in maps.iter_mut().enumerate() {
-        // A long sum of one number is off by its rounding, the mean with it, and each value is as far from it.
-        let is_doubtful = map.scale > 0.0 && map.scale <= DOUBTFUL * map.center.abs();
-        if is_doubtful && let Some(center) = constant(&parts, width, channel) {
-            *map = Affine { center, scale: 0.0 };
-        }
-    }
-    maps.into_iter().map(Affine::or_one).collect()
+    standards(&covered(train), width).into_iter().map(Affine::or_one).collect()
 }
 
 /// Standard deviation over mean of a channel from which on it is not looked at whether it varies at all: more than what
@@ -506,6 +516,23 @@ mod tests {
         {
             assert_eq!(first(kind, &[Role::Close], vec![0.1; 20]), [0.0; 4], "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_long_constant_window_becomes_zero_however_its_sum_is_rounded() {
+        // The mean of 80,000 is off by more than 1e-12 of it, and every value had become 1.
+        let length = 80_000;
+        let series = Series::regular("a", 0, 1, vec![21.7; 3 * length], 1);
+        let channels = vec![Channel::new("x", Role::Other)];
+        let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+        let rule = WindowRule { length, stride: length, whole: false };
+        let by_time = SplitRule::Time { validation: 0.0, test: 0.34, gap: Some(0) };
+        let parts = split(&set, &rule, &by_time, &Labels::None).unwrap();
+        let normaliser = Normaliser::fit(Normalisation::WindowStandard, &parts.train).unwrap();
+        let (window, mut out) = (parts.train.windows().at(0), vec![1.0; length]);
+        normaliser.apply(&set, &window, &mut out);
+        assert!(out.iter().all(|value| *value == 0.0), "{:?}", out.first());
+        assert_eq!(normaliser.center_and_scale(&set, &window, 0), [21.7, 1.0]);
     }
 
     #[test]

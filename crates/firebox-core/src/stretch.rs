@@ -26,6 +26,9 @@ const BLOCK: usize = LEAST_STRETCH.div_ceil(2);
 /// Places that are compared of those with one hash: there are more only where series of one side share steps.
 const PLACES: usize = 4;
 
+/// Steps on each side of a block that are compared first: most stretches are told from chance by them.
+const NEAR: usize = LEAST_STRETCH;
+
 /// Steps that are hashed at a time.
 const AT_ONCE: usize = 1 << 16;
 
@@ -194,9 +197,12 @@ impl<'a> Steps<'a> {
     fn is_evidence(&self, range: usize, steps: Range<usize>) -> bool {
         let mut found = HashSet::new();
         let exactly = |value: f64| if value == 0.0 { 0 } else { value.to_bits() };
+        let values = |step: usize| self.values(range, step).map(exactly);
+        // Of a long run of one value, each step is told from the one before it alone.
+        let is_new = |step: &usize| *step == steps.start || !values(*step).eq(values(*step - 1));
         steps.len() >= LEAST_STRETCH
-            && steps.into_iter().any(|step| {
-                found.insert(self.values(range, step).map(exactly).collect::<Vec<u64>>());
+            && steps.clone().filter(is_new).any(|step| {
+                found.insert(values(step).collect::<Vec<u64>>());
                 found.len() >= DISTINCT
             })
     }
@@ -224,7 +230,7 @@ pub fn shared_stretches(trained: &Steps<'_>, tested: &Steps<'_>) -> Vec<SharedSt
         return Vec::new();
     }
     let known = Known::of(tested);
-    let first = |of| known.found_in(trained, of, 1, |_, _| false);
+    let first = |of| known.found_in(trained, of, 1, None);
     let mut found: Vec<SharedStretch> = places.into_par_iter().flat_map_iter(first).collect();
     found.dedup_by_key(|stretch| stretch.series[0]);
     found
@@ -244,10 +250,7 @@ pub(crate) fn stretches_within(steps: &Steps<'_>) -> Vec<[usize; 2]> {
     let known = Known::of(steps);
     let of = |range: usize| {
         let (own, all) = &steps.ranges[range];
-        let is_known = |other: usize, found: &[SharedStretch]| {
-            other == *own || found.iter().any(|stretch| stretch.series[1] == other)
-        };
-        let found = known.found_in(steps, (range, all.clone()), usize::MAX, is_known);
+        let found = known.found_in(steps, (range, all.clone()), usize::MAX, Some(*own));
         found.into_iter().map(|stretch| stretch.series)
     };
     (0..steps.ranges.len()).into_par_iter().flat_map_iter(of).collect()
@@ -276,33 +279,42 @@ impl<'a> Known<'a> {
         Self { steps, places }
     }
 
-    /// Stretches among some steps of a range, so many at most, but for those with series that `skips` names; it is asked
-    /// with those that were found before.
+    /// Stretches among some steps of a range, one with each known range and so many at most, but for those with this series.
+    /// Only the last of so many is compared to its ends.
     fn found_in(
         &self,
         trained: &Steps<'_>,
         (range, steps): (usize, Range<usize>),
         most: usize,
-        skips: impl Fn(usize, &[SharedStretch]) -> bool,
+        own: Option<usize>,
     ) -> Vec<SharedStretch> {
-        let (mut found, mut next) = (Vec::new(), steps.start);
+        let mut found = Vec::new();
+        // The step from which on each known range is looked at again. What others have behind a long run of one value is no
+        // part of that run, so that each range is passed over by itself.
+        let mut until = HashMap::<usize, usize>::new();
         for start in steps.clone().step_by(AT_ONCE) {
             let end = steps.end.min(start + AT_ONCE + BLOCK - 1);
             let blocks = of_blocks(&trained.hashes(range, start..end));
             for (step, hash) in (start..).zip(blocks) {
-                if step < next {
-                    continue;
-                }
                 for place in self.places.get(&hash).into_iter().flatten() {
                     let known = self.steps.ranges[place.0].0;
-                    if skips(known, &found) {
+                    let is_done = || until.get(&place.0).is_some_and(|until| step < *until);
+                    if own == Some(known) || is_done() {
                         continue;
                     }
-                    let (from, to) = self.extent(trained, (range, step), *place);
-                    let [other, begin] = [place.0, place.1 - (step - from)];
-                    if trained.is_evidence(range, from..to)
-                        || self.steps.is_evidence(other, begin..begin + (to - from))
-                    {
+                    let other = place.0;
+                    let compared = |reach: usize| {
+                        let (from, to) = self.extent(trained, (range, step), *place, reach);
+                        let begin = place.1 - (step - from);
+                        let is_evidence = trained.is_evidence(range, from..to)
+                            || self.steps.is_evidence(other, begin..begin + (to - from));
+                        (from, to, is_evidence)
+                    };
+                    let (mut from, mut to, mut is_evidence) = compared(NEAR);
+                    if !is_evidence || found.len() + 1 == most {
+                        (from, to, is_evidence) = compared(usize::MAX);
+                    }
+                    if is_evidence {
                         found.push(SharedStretch {
                             series: [trained.ranges[range].0, known],
                             start: trained.series(range).time[from],
@@ -312,30 +324,27 @@ impl<'a> Known<'a> {
                             return found;
                         }
                     }
-                    // A long run of one value is looked at once, and whoever else has a part of a stretch has it of the
-                    // series that was found, too.
-                    if to - from >= LEAST_STRETCH {
-                        next = next.max(to);
-                    }
+                    until.insert(other, if is_evidence { steps.end } else { to });
                 }
             }
         }
         found
     }
 
-    /// The steps around one of `trained` that equal those around a known one.
+    /// The steps around one of `trained` that equal those around a known one, so many on each side at most.
     fn extent(
         &self,
         trained: &Steps<'_>,
         (range, step): (usize, usize),
         (place, at): (usize, usize),
+        reach: usize,
     ) -> (usize, usize) {
         let (ours, known) = (&trained.ranges[range].1, &self.steps.ranges[place].1);
         let is_equal =
             |one: usize, other: usize| trained.is_equal((range, one), self.steps, (place, other));
-        let before = (1..=(step - ours.start).min(at - known.start))
+        let before = (1..=(step - ours.start).min(at - known.start).min(reach))
             .take_while(|back| is_equal(step - back, at - back));
-        let after = (0..(ours.end - step).min(known.end - at))
+        let after = (0..(ours.end - step).min(known.end - at).min(reach))
             .take_while(|on| is_equal(step + on, at + on));
         (step - before.count(), step + after.count())
     }
@@ -523,6 +532,45 @@ mod tests {
         // Behind such a run, it is found.
         let both = |name| set(vec![series(name, 0, &[&flat[..], &bars[..]].concat())]);
         assert_eq!(shared(&both("one"), &both("other")).len(), 1);
+    }
+
+    #[test]
+    fn a_stretch_that_begins_in_a_run_of_one_value_is_found_whoever_else_has_that_run() {
+        let flat = vec![5.0; 2 * 100];
+        let behind = |name: &str| [&flat[..], &walk(name, 100)[..]].concat();
+        let (first, other) = (behind("first"), behind("other"));
+        // 50 steps of that run and 7 behind it: 8 different ones.
+        let copy = [&first[2 * 50..2 * 107], &walk("copy", 93)[..]].concat();
+        let trained = set(vec![series("first", 0, &first)]);
+        let tested = set(vec![series("other", 0, &other), series("copy", 50, &copy)]);
+        let expected = SharedStretch { series: [0, 1], start: DAY + 50 * MINUTE, steps: 57 };
+        assert_eq!(shared(&trained, &tested), [expected]);
+    }
+
+    #[test]
+    fn days_that_two_series_share_are_found_where_all_have_the_same_nights() {
+        // Seven hours a day are not zero, up to midnight.
+        let days = |name: &str, from: usize, to: usize| {
+            let mut values = walk(name, 24 * 45)[2 * 24 * from..2 * 24 * to].to_vec();
+            let hours = values.chunks_exact_mut(2).enumerate();
+            hours.filter(|(hour, _)| hour % 24 < 17).for_each(|(_, values)| values.fill(0.0));
+            values
+        };
+        let mut all: Vec<Series> =
+            ["p", "q", "r", "s"].map(|name| series(name, 0, &days(name, 0, 45))).to_vec();
+        all.push(series("december", 0, &days("plant", 0, 30)));
+        all.push(series("january", 24 * 15, &days("plant", 15, 45)));
+        let all = set(all);
+        let mut pairs = stretches_within(&Steps::of_series(&all, 0..6));
+        pairs.iter_mut().for_each(|pair| pair.sort_unstable());
+        pairs.dedup();
+        assert_eq!(pairs, [[4, 5]]);
+        let of = |series: Range<usize>| Steps::of_series(&all, series);
+        let found = shared_stretches(&of(5..6), &of(0..5));
+        assert_eq!(
+            found.iter().map(|one| (one.series, one.steps)).collect::<Vec<_>>(),
+            [([5, 4], 360)]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Channels that alone tell what a model is to learn, or where in the data a window lies: a copy of the label, something
 //! that was made of it or of what comes after, or a number of the row. Scores of a model that sees one say nothing.
 
-use crate::{Labels, SeriesSet, StepLabels, Steps, TrainWindows};
+use crate::{Labels, Series, SeriesSet, StepLabels, Steps, TrainWindows};
 
 /// Windows or steps that are looked at, evenly taken from all. A choice.
 const LOOKED_AT: usize = 20_000;
@@ -118,11 +118,13 @@ fn row_step(set: &SeriesSet, channel: usize, steps: &Steps<'_>) -> Option<f64> {
     let width = set.channels().len();
     let (mut own, mut seen) = (None, 0);
     for (series, steps) in steps.runs() {
-        let values = &set.series()[*series].values;
+        let Series { values, segments, .. } = &set.series()[*series];
+        let begins = |step| segments.binary_search_by_key(&step, |segment| segment.start).is_ok();
         let mut before: Option<f64> = None;
         for step in steps.clone() {
             let now = values.at(step * width + channel);
-            if let Some(before) = before {
+            // Runs go on over gaps, where the step before is another time ago.
+            if let Some(before) = before.filter(|_| !begins(step)) {
                 let change = now - before;
                 let change_of_all = *own.get_or_insert(change);
                 let rounding = ROUNDING * change.abs().max(now.abs());
@@ -142,7 +144,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Channel, Role, Series, SplitRule, Stream, WindowRule, split};
+    use crate::{Channel, Role, SplitRule, Stream, WindowRule, split};
 
     const STEPS: usize = 600;
 
@@ -202,6 +204,25 @@ mod tests {
         // Nobody asks for classes.
         let found = found(20, &Labels::None, &channels);
         assert!(matches!(&found[..], [Telling::Row { .. }]), "{found:?}");
+    }
+
+    #[test]
+    fn a_number_of_the_row_is_told_where_rows_between_are_missing() {
+        let told = |missing: usize| {
+            let id = (0..STEPS).map(|row| (row + usize::from(row >= missing)) as f64);
+            let series = Series {
+                segments: vec![0..STEPS / 4, STEPS / 4..STEPS],
+                ..Series::regular("a", 0, 60_000_000, id.collect(), 1)
+            };
+            let channels = vec![Channel::new("id", Role::Other)];
+            let set = Arc::new(SeriesSet::new(channels, vec![], vec![series]).unwrap());
+            let rule = WindowRule { length: 12, stride: 1, whole: false };
+            let parts = split(&set, &rule, &SplitRule::time(0.1, 0.2), &Labels::None).unwrap();
+            telling_channels(&parts.train, &Labels::None)
+        };
+        // From 149 to 151 over the gap, or from 199 to 201 behind it.
+        assert_eq!(told(150), [Telling::Row { channel: "id".to_owned(), step: 1.0 }]);
+        assert_eq!(told(200), []);
     }
 
     #[test]

@@ -144,8 +144,9 @@ impl Labels {
                 forward(&at, start, length, *horizon, *threshold)
             }
             (Self::Return { horizon, threshold }, _) => {
-                let change = change(set, series, start + length - 1, *horizon)?;
-                Some(class_of(change, *threshold))
+                let [change, rounding] = change(set, series, start + length - 1, *horizon)?;
+                // A move of exactly the threshold, as from 1000 to 1001 at 0.001, is one however it was rounded.
+                Some(class_of(change, (threshold - rounding).max(0.0)))
             }
             (_, StepLabels::None) => None,
             (_, StepLabels::Whole(label)) => Some(*label),
@@ -203,21 +204,26 @@ fn measured(series: &Series, close: usize, last: usize, horizon: usize) -> Optio
     (of(last) && of(last + horizon)).then_some(())
 }
 
-/// The change of the close over the `horizon` steps after `last`, as a share of it. None where the
-/// price is not positive, and where what it is made of was not measured.
-fn change(set: &SeriesSet, series: &Series, last: usize, horizon: usize) -> Option<f64> {
+/// The change of the close over the `horizon` steps after `last`, as a share of it, and by how much rounding may have
+/// moved it. None where the price is not positive, and where what it is made of was not measured.
+fn change(set: &SeriesSet, series: &Series, last: usize, horizon: usize) -> Option<[f64; 2]> {
+    /// Of two prices in decimals and their quotient.
+    const OF_PRICES: f64 = 4.0 * f64::EPSILON;
+    /// Of a return, which may be the difference of two logarithms of up to 16.
+    const OF_RETURN: f64 = 16.0 * f64::EPSILON;
+    let with = |change: f64, rounding: f64| [change, rounding * (1.0 + change.abs())];
     let at = |channel: usize, step: usize| series.values.at(step * set.channels().len() + channel);
     if let Some(close) = set.role(Role::Close) {
         measured(series, close, last, horizon)?;
         let [from, to] = [at(close, last), at(close, last + horizon)];
-        return (from > 0.0).then(|| to / from - 1.0);
+        return (from > 0.0).then(|| with(to / from - 1.0, OF_PRICES));
     }
     let channel = set.role(Role::Return)?;
     if series.filled.any(channel, last + 1..last + 1 + horizon) {
         return None;
     }
     let sum: f64 = (last + 1..=last + horizon).map(|step| at(channel, step)).sum();
-    Some(sum.exp_m1())
+    Some(with(sum.exp_m1(), OF_RETURN * horizon as f64))
 }
 
 /// Windows of one set, in the order of series and time.
@@ -348,6 +354,35 @@ mod tests {
         // Of a threshold of 0, every move counts, and no move is none.
         let after = |last: f64| forward(&|t| if t == 5 { last } else { close[t] }, 0, 5, 1, 0.0);
         assert_eq!([-1e-9, 0.0, 1e-9].map(after), [Some(0), Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn a_return_of_exactly_the_threshold_counts_upwards_and_downwards() {
+        let class = |role, values: &[f64], horizon, threshold| {
+            let series = Series::regular("a", 0, 1, values.to_vec(), 1);
+            let set =
+                SeriesSet::new(vec![crate::Channel::new("x", role)], vec![], vec![series]).unwrap();
+            Labels::Return { horizon, threshold }.of(&set, &set.series()[0], 0, 1)
+        };
+        for (from, to, threshold, expected) in [
+            // 1001 / 1000 − 1 is 0.00099999999999989 in f64, and 8.2 / 8 − 1 is 0.02499999999999991.
+            (1000.0f64, 1001.0f64, 0.001, 2),
+            (1000.0, 999.0, 0.001, 0),
+            (8.0, 8.2, 0.025, 2),
+            (8.0, 7.8, 0.025, 0),
+            (100.0, 1.0, 0.99, 0),
+            (1000.0, 1000.999, 0.001, 1),
+            (1000.0, 999.001, 0.001, 1),
+            (1000.0, 1000.0, 0.0, 1),
+            (1000.0, 1000.0, 1e-16, 1),
+        ] {
+            let what = format!("{from} {to} {threshold}");
+            let (log, expected) = ((to / from).ln(), Some(expected));
+            assert_eq!(class(Role::Close, &[from, to], 1, threshold), expected, "{what}");
+            assert_eq!(class(Role::Return, &[0.0, log], 1, threshold), expected, "{what}");
+            let logs = [0.0, 1007.0f64.ln() - from.ln(), to.ln() - 1007.0f64.ln()];
+            assert_eq!(class(Role::Return, &logs, 2, threshold), expected, "{what}");
+        }
     }
 
     #[test]

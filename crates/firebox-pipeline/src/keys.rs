@@ -39,10 +39,11 @@ impl Keys {
         if config.split.is_none() && config.data.test.is_some() {
             windows = windows.field("equal", json(&EqualPolicy::Error));
         }
-        // So are, or are left out, those with steps of test series.
+        // So are, or are left out, those with steps of test series. A run of one value that others had, too, once hid those
+        // that go on behind it.
         let keeps = matches!(config.split, Some(SplitRule::Given { equal: EqualPolicy::Keep, .. }));
         if config.data.test.is_some() && !keeps {
-            windows = windows.field("steps", "refused");
+            windows = windows.field("steps", "refused, each series by itself");
         }
         // Of a training set that is given, validation is drawn.
         let of_given = match config.split {
@@ -71,7 +72,7 @@ impl Keys {
         }
         // Series that have steps of each other were once drawn for several parts.
         if of_given || matches!(config.split, Some(SplitRule::Series { .. })) {
-            windows = windows.field("steps", "together");
+            windows = windows.field("steps", "together, each series by itself");
         }
         // Series of one class in nine of ten steps are drawn evenly, and copies that were stored as f32 together; what small
         // classes cannot give is not taken from the next ones.
@@ -93,8 +94,17 @@ impl Keys {
         {
             windows = windows.field("volatility", "above rounding");
         }
-        // The mean of many equal numbers was once off by their rounding, and that a scale.
-        if config.window.normalise == Normalisation::Standard {
+        // A move of exactly the threshold was once missed by rounding, above all upwards.
+        if matches!(config.labels, Labels::Return { threshold, .. } if threshold > 0.0) {
+            windows = windows.field("threshold", "is met");
+        }
+        // The mean of many equal numbers was once off by their rounding, and that a scale: of 18,000 and more, as each sum is
+        // off by half a unit in the last place at most, and 1e-12 was none.
+        let is_long = config.window.length > 10_000;
+        let normalise = config.window.normalise;
+        if normalise == Normalisation::Standard
+            || (is_long && normalise == Normalisation::WindowStandard)
+        {
             windows = windows.field("constant", "is none");
         }
         // A share that is met exactly was once missed by rounding, as 11 of 20 is 0.55; halves never were.

@@ -383,6 +383,10 @@ mod tests {
         check(r#"{"clip": 1e-60}"#, "a normal number of f32 (1.2e-38 to 3.4e38), or false");
         check(r#"{"clip": false, "clip_value": 1e-60}"#, "`train.clip_value` is 1e-60");
         check(r#"{"optimizer": {"adamw": {"betas": [0.9, 1.0]}}}"#, "betas` is 1");
+        check(
+            r#"{"optimizer": {"adamw": {"eps": 1e-46}}}"#,
+            "adamw.eps` is 1e-46; it must be above 0 and a normal number of f32",
+        );
         check(r#"{"checkpoint": {"keep": {"last": 0}}}"#, "checkpoint.keep");
         check(r#"{"early_stopping": {"min_delta": -0.1}}"#, "min_delta` is -0.1");
         check(

@@ -10,7 +10,7 @@ use firebox_core::{nearest as nearest_of, nearest_by, quoted};
 use firebox_models::{Layout, layouts};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, Decay, TrainConfig, check};
+use crate::config::{ConfigError, Decay, TrainConfig, check, check_in_f32};
 use crate::optimizer::OptimizerState;
 
 /// Parameters with settings of their own: `[[train.groups]]`. A parameter belongs to the first
@@ -124,10 +124,9 @@ pub enum GroupError {
 pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
     for group in &config.groups {
         let rate = group.learning_rate.unwrap_or(1.0);
-        let base = config.optimizer.learning_rate();
-        let fits = |rate: f64| rate > 0.0 && (rate / base).is_finite() && (rate as f32).is_finite();
-        let allowed = "above 0, finite in f32, and a finite multiple of the optimizer's";
-        check("groups.learning_rate", rate, fits, allowed)?;
+        let allowed = "above 0 and a normal number of f32 (1.2e-38 to 3.4e38), or `frozen = true` in its \
+                       place for parameters that are never trained";
+        check_in_f32("groups.learning_rate", rate, 0.0, allowed)?;
         let decay = group.weight_decay.unwrap_or(0.0);
         check(
             "groups.weight_decay",
@@ -160,11 +159,13 @@ pub(crate) fn validate(config: &TrainConfig) -> Result<(), ConfigError> {
     let layers = config.layer_decay.as_ref().map_or(1, |decay| decay.layers.len());
     // How many layers a `{}` stands for says the model; as many as names there are at least.
     let below = i32::try_from(layers.saturating_sub(1)).unwrap_or(i32::MAX);
-    let lowest = config.optimizer.learning_rate() * factor.powi(below);
+    let rates = config.groups.iter().filter_map(|group| group.learning_rate);
+    let lowest = rates.fold(config.optimizer.learning_rate(), f64::min) * factor.powi(below);
     let decays = config.layer_decay.is_some() && factor > 0.0 && factor <= 1.0;
     if decays && !(lowest as f32).is_normal() {
         let found = format!("{factor:e}");
-        let allowed = "above 0 and at most 1, and no rate smaller than what f32 holds (1.2e-38)";
+        let allowed = "above 0 and at most 1, and no rate, nor one of `train.groups`, smaller than what f32 \
+                       holds (1.2e-38)";
         return Err(ConfigError { key: "layer_decay.factor", found, allowed });
     }
     check("layer_decay.factor", factor, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")?;

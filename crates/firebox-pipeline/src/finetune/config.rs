@@ -144,13 +144,14 @@ impl FinetuneConfig {
             let allowed = "it must be below `finetune.epochs`; for an encoder that is never trained there is the arm pre-trained-frozen";
             return refuse("frozen_epochs", self.frozen_epochs.to_string(), allowed);
         }
-        if !(self.encoder_rate > 0.0 && (self.encoder_rate as f32).is_finite()) {
-            let allowed = "it must be above 0, and finite in f32";
-            return refuse("encoder_rate", self.encoder_rate.to_string(), allowed);
-        }
-        if !(self.learning_rate > 0.0 && (self.learning_rate as f32).is_finite()) {
+        if !(self.learning_rate as f32 > 0.0 && (self.learning_rate as f32).is_finite()) {
             let allowed = "it must be above 0, and finite in f32";
             return refuse("learning_rate", self.learning_rate.to_string(), allowed);
+        }
+        let of_encoder = (self.learning_rate * self.encoder_rate) as f32;
+        if !(self.encoder_rate > 0.0 && of_encoder.is_normal()) {
+            let allowed = "it must be above 0, and times `finetune.learning_rate` a normal number of f32 (1.2e-38 to 3.4e38); for an encoder that is never trained there is the arm pre-trained-frozen";
+            return refuse("encoder_rate", self.encoder_rate.to_string(), allowed);
         }
         if !(self.weight_decay >= 0.0 && (self.weight_decay as f32).is_finite()) {
             let allowed = "it must be 0 or more, and finite in f32";
@@ -270,6 +271,7 @@ mod tests {
         check("weight_decay = -1", "`finetune.weight_decay` is -1");
         check("[loss.focal]\ngamma = -1", "`finetune.loss.focal.gamma` is -1");
         check("encoder_rate = 0", "`finetune.encoder_rate` is 0");
+        check("encoder_rate = 1e-50", "times `finetune.learning_rate` a normal number of f32");
         check("[mix.mixup]\nalpha = 0", "`finetune.mix.mixup.alpha` is 0");
         check("[masking]\nlongest = 2", "`finetune.masking.longest` is 2; it must be from 0 to 1");
         check(

@@ -3,7 +3,7 @@
 use firebox_kernels::UpdateRule;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, check};
+use super::{ConfigError, check, check_in_f32};
 
 /// The optimizer: `[train.optimizer.adamw]` or `[train.optimizer.sgd]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -81,7 +81,8 @@ impl Optimizer {
         let (share, below) = (|v| (0.0..1.0).contains(&v), "at least 0 and below 1");
         match self {
             Self::AdamW(AdamWConfig { betas, eps, .. }) => {
-                check("optimizer.adamw.eps", *eps, |v| v > 0.0 && in_f32(v), positive)?;
+                let allowed = "above 0 and a normal number of f32 (1.2e-38 to 3.4e38)";
+                check_in_f32("optimizer.adamw.eps", *eps, 0.0, allowed)?;
                 betas
                     .iter()
                     .try_for_each(|beta| check("optimizer.adamw.betas", *beta, share, below))
@@ -106,7 +107,7 @@ pub struct AdamWConfig {
     /// Decay of the running means of the gradient and of its square, each `0 ≤ β < 1`. PyTorch's
     /// default.
     pub betas: [f64; 2],
-    /// Added to the root of the second moment, above 0. PyTorch's default.
+    /// Added to the root of the second moment, above 0, in f32 too. PyTorch's default.
     pub eps: f64,
     /// Share of each weight, times the learning rate, that is taken away at each step; 0 or more.
     pub weight_decay: f64,

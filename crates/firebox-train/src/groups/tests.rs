@@ -255,7 +255,16 @@ fn groups_that_cannot_be_say_what_is_there() {
     check(r#"{"groups": [{"parameters": []}]}"#, "at least one name");
     check(r#"{"groups": [{"parameters": ["*"], "frozen": true}]}"#, "freezes every parameter");
     check(r#"{"groups": [{"parameters": ["*"], "learning_rate": 0}]}"#, "learning_rate` is 0");
-    check(r#"{"groups": [{"parameters": ["*"], "learning_rate": 1e308}]}"#, "a finite multiple");
+    check(r#"{"groups": [{"parameters": ["*"], "learning_rate": 1e308}]}"#, "or `frozen = true`");
+    check(
+        r#"{"groups": [{"parameters": ["*"], "learning_rate": 1e-50}]}"#,
+        "learning_rate` is 1e-50; it must be above 0 and a normal number of f32",
+    );
+    check(
+        r#"{"groups": [{"parameters": ["head.*"], "learning_rate": 1e-30}],
+            "layer_decay": {"factor": 1e-9, "layers": ["encoder.layers.0.*", "encoder.layers.1.*"]}}"#,
+        "layer_decay.factor` is 1e-9; it must be above 0 and at most 1, and no rate",
+    );
     check(
         r#"{"groups": [{"parameters": ["*"], "frozen": true, "unfreeze_at": 2}]}"#,
         "frozen for the whole run",
