@@ -767,7 +767,7 @@ def build(architecture):
 def load(folder):
     """The model of a folder in evaluation, and its card."""
     folder = pathlib.Path(folder)
-    card = json.loads((folder / "model.json").read_text())
+    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     model = build(card["architecture"])
     model.load_state_dict(load_file(folder / "model.safetensors"))
     return model.eval(), card

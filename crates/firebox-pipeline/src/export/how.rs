@@ -246,7 +246,10 @@ pub(super) mod tests {
 
     fn transformer() -> SavedModel {
         let config = TransformerConfig { width: 8, heads: 2, layers: 1, ..Default::default() };
-        model(Architecture::Transformer { config, channels: 4, time: 12, classes: 2 }, &["a", "b"])
+        model(
+            Architecture::Transformer { config, channels: 4, time: 12, classes: 2 },
+            &["Größe", "b"],
+        )
     }
 
     #[test]
@@ -326,12 +329,18 @@ pub(super) mod tests {
         assert!(encoder().card.markdown("").contains("| Channels, in order | `open`, `high`"));
     }
 
-    /// Runs the code of a card as it stands, with a line of the test's own behind it.
+    /// Runs the code of a card as it stands, with a line of the test's own behind it, where texts are ASCII if nothing else
+    /// is said of them: on Windows they are of a code page.
     pub(in crate::export) fn runs(python: &Path, folder: &Path, card: &str, then: &str) {
         let code = card.split_once("```python\n").unwrap().1.split_once("\n```").unwrap().0;
         let script = folder.join("card.py");
         std::fs::write(&script, format!("{code}\n{then}\n")).unwrap();
-        let output = Command::new(python).arg(&script).current_dir(folder).output().unwrap();
+        let output = Command::new(python)
+            .arg(&script)
+            .current_dir(folder)
+            .envs([("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")])
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}\n{code}");
     }
@@ -389,7 +398,10 @@ pub(super) mod tests {
             (encoder(), "assert len(vectors) == 2 and restored.shape == (2, 12, 4)"),
             (forecaster(true), "assert forecasts[0].shape == (2, 1)"),
             (forecaster(false), "assert forecasts[0].shape == (2, 1)"),
-            (transformer(), "assert logits.shape == (2, 2)"),
+            (
+                transformer(),
+                "assert logits.shape == (2, 2) and card[\"classes\"] == [\"Größe\", \"b\"]",
+            ),
             (classifier(), "assert logits.shape == (2, 2)"),
         ] {
             let output = folder.path().join("model");
