@@ -630,7 +630,10 @@ class Masked(nn.Module):
         return self.encoder.embed(x, lengths)
 
     def forward(self, x, lengths, mask):
-        """Every step restored, where those that mask [batch, time] names are hidden."""
+        """Every step restored, where those that mask [batch, time] names are hidden.
+
+        Of an encoder that makes one step of several, the last of a window that are no whole one mean nothing.
+        """
         latent = self.encode(torch.where(mask[..., None], self.mask_token, x), lengths)
         steps = self.decoder(latent).reshape(len(x), -1, self.channels)
         return F.pad(steps, (0, 0, 0, x.shape[1] - steps.shape[1]))
