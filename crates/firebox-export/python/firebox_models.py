@@ -465,8 +465,10 @@ class BiLstmAttention(nn.Module):
 
     def encode(self, x, lengths):
         """[batch, time, 2 * hidden], zeros after each length"""
-        valid = valid_steps(lengths, x.shape[1])
-        return self.norm(run_lstm(self.lstm, self.input_norm(unpadded(x, lengths)), lengths)) * valid
+        valid, x = valid_steps(lengths, x.shape[1]), unpadded(x, lengths)
+        # Channels of one level, such as prices, lie far from zero.
+        x = self.input_norm(x - x.mean(-1, keepdim=True))
+        return self.norm(run_lstm(self.lstm, x, lengths)) * valid
 
     def embed(self, x, lengths):
         """[batch, 2 * hidden]: the mean of the steps by their attention"""

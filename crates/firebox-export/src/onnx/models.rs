@@ -298,7 +298,9 @@ fn bilstm_attention(
     x: &Value,
     valid: Valid,
 ) -> Result<Encoded, ExportError> {
-    let x = graph.layer_norm(x, "input_norm")?;
+    // Channels of one level, such as prices, lie far from zero.
+    let x = graph.centred(x);
+    let x = graph.layer_norm(&x, "input_norm")?;
     let stack = Recurrent {
         cell: Cell::Lstm,
         prefix: "lstm",
