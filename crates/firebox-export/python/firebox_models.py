@@ -634,7 +634,7 @@ class Masked(nn.Module):
     def forward(self, x, lengths, mask):
         """Every step restored, where those that mask [batch, time] names are hidden.
 
-        Of an encoder that makes one step of several, the last of a window that are no whole one mean nothing.
+        Of an encoder that makes one step of several, those at the end of a window that do not fill one mean nothing.
         """
         latent = self.encode(torch.where(mask[..., None], self.mask_token, x), lengths)
         steps = self.decoder(latent).reshape(len(x), -1, self.channels)
