@@ -465,8 +465,10 @@ class BiLstmAttention(nn.Module):
 
     def encode(self, x, lengths):
         """[batch, time, 2 * hidden], zeros after each length"""
-        valid = valid_steps(lengths, x.shape[1])
-        return self.norm(run_lstm(self.lstm, self.input_norm(unpadded(x, lengths)), lengths)) * valid
+        valid, x = valid_steps(lengths, x.shape[1]), unpadded(x, lengths)
+        # Channels of one level, such as prices, lie far from zero.
+        x = self.input_norm(x - x.mean(-1, keepdim=True))
+        return self.norm(run_lstm(self.lstm, x, lengths)) * valid
 
     def embed(self, x, lengths):
         """[batch, 2 * hidden]: the mean of the steps by their attention"""
@@ -630,7 +632,10 @@ class Masked(nn.Module):
         return self.encoder.embed(x, lengths)
 
     def forward(self, x, lengths, mask):
-        """Every step restored, where those that mask [batch, time] names are hidden."""
+        """Every step restored, where those that mask [batch, time] names are hidden.
+
+        Of an encoder that makes one step of several, those at the end of a window that do not fill one mean nothing.
+        """
         latent = self.encode(torch.where(mask[..., None], self.mask_token, x), lengths)
         steps = self.decoder(latent).reshape(len(x), -1, self.channels)
         return F.pad(steps, (0, 0, 0, x.shape[1] - steps.shape[1]))
@@ -767,7 +772,7 @@ def build(architecture):
 def load(folder):
     """The model of a folder in evaluation, and its card."""
     folder = pathlib.Path(folder)
-    card = json.loads((folder / "model.json").read_text())
+    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     model = build(card["architecture"])
     model.load_state_dict(load_file(folder / "model.safetensors"))
     return model.eval(), card

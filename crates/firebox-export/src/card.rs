@@ -257,7 +257,8 @@ impl ModelCard {
                 rows.push(("Channels, in order", seen));
             }
             rows.push(("Windows", self.windows()));
-            rows.extend(self.most_steps().map(|most| ("Steps that the model takes", most)));
+            let steps = self.most_steps().or_else(|| self.fewest_steps());
+            rows.extend(steps.map(|steps| ("Steps that the model takes", steps)));
             rows.push(("Normalisation", self.normalisation()));
             if !self.classes.is_empty() {
                 rows.push(("Classes, in the order of the logits", classes));
@@ -339,6 +340,13 @@ impl ModelCard {
             Architecture::Mlp { .. } => format!("{most}, no more and no fewer"),
             _ => format!("{most} at most: it has a position for each"),
         })
+    }
+
+    /// How many steps windows must have, where one is not enough.
+    fn fewest_steps(&self) -> Option<String> {
+        let fewest = self.architecture.fewest_steps();
+        let why = "of fewer its convolutions leave nothing, and what it says of all such windows is the same";
+        (fewest > 1).then(|| format!("{fewest} at least: {why}"))
     }
 
     /// The settings by which the channels are made of the bars of the files, if they are.

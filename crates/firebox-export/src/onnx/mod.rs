@@ -51,6 +51,7 @@ pub enum Part {
 ///   `[batch, time]`, i64
 /// - its `lengths`: `[batch]`, i64, the valid steps of each sample. What stands after them is
 ///   ignored. A dense model, whose windows all have one length, has no such input
+/// - `batch` is 1 or more: of none, the LSTM and GRU of onnxruntime (1.32 among others) end the process
 ///
 /// # Errors
 /// If a parameter is missing or of another shape, the model has no such part, or the file would be

@@ -51,7 +51,7 @@ pub(super) fn model(
             let x = graph.linear(&encoded.steps, "decoder.hidden")?;
             let x = graph.relu(&x);
             let x = graph.linear(&x, "decoder.output")?;
-            restored(graph, &x, *channels);
+            restored(graph, &x, *channels, 1);
             Ok(())
         }
         (Architecture::PatchTransformer { config, channels }, Part::Head) => {
@@ -63,7 +63,7 @@ pub(super) fn model(
             let patches = graph.linear(&encoded.steps, "decoder")?;
             let steps = graph.reshape(&patches, &[0, -1, *channels as i64]);
             let steps = graph.as_long_as(&steps, &input);
-            restored(graph, &steps, *channels);
+            restored(graph, &steps, *channels, 1);
             Ok(())
         }
         (Architecture::StackedLstm { statics, outputs, .. }, Part::Head) => {
@@ -79,7 +79,7 @@ pub(super) fn model(
             let steps = graph.linear(&encoded.steps, "decoder")?;
             let steps = graph.reshape(&steps, &[0, -1, *channels as i64]);
             let steps = graph.padded_to(&steps, &input);
-            restored(graph, &steps, *channels);
+            restored(graph, &steps, *channels, config.encoder.fewest_steps());
             Ok(())
         }
         (
@@ -239,10 +239,16 @@ fn classes(graph: &mut Graph<'_>, logits: &Value, classes: usize) {
     graph.output("probabilities", &probabilities, &axes, "softmax of the logits");
 }
 
-/// The output of an autoencoder.
-fn restored(graph: &mut Graph<'_>, steps: &Value, channels: usize) {
+/// The output of an autoencoder whose encoder makes one step of so many.
+fn restored(graph: &mut Graph<'_>, steps: &Value, channels: usize, shortened: usize) {
     let axes = [BATCH, TIME, Axis::Fixed(channels)];
-    graph.output("reconstruction", steps, &axes, "every step restored; padding means nothing");
+    let meaning = match shortened {
+        1 => "every step restored; padding means nothing".to_owned(),
+        _ => format!(
+            "every step restored but the last `length mod {shortened}` of each window: these and padding mean nothing"
+        ),
+    };
+    graph.output("reconstruction", steps, &axes, &meaning);
 }
 
 /// Steps with the embedding that most encoders share: mean ‖ maximum.
@@ -292,7 +298,9 @@ fn bilstm_attention(
     x: &Value,
     valid: Valid,
 ) -> Result<Encoded, ExportError> {
-    let x = graph.layer_norm(x, "input_norm")?;
+    // Channels of one level, such as prices, lie far from zero.
+    let x = graph.centred(x);
+    let x = graph.layer_norm(&x, "input_norm")?;
     let stack = Recurrent {
         cell: Cell::Lstm,
         prefix: "lstm",

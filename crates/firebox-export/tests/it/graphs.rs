@@ -11,7 +11,7 @@ use prost::Message;
 const PARTS: [Part; 2] = [Part::Encoder, Part::Head];
 
 /// Operators of the standard set in version 17 that graphs may consist of.
-const STANDARD: [&str; 44] = [
+const STANDARD: [&str; 45] = [
     "Abs",
     "Add",
     "And",
@@ -41,6 +41,7 @@ const STANDARD: [&str; 44] = [
     "Pad",
     "Range",
     "ReduceMax",
+    "ReduceMean",
     "ReduceSum",
     "Relu",
     "Reshape",
@@ -150,6 +151,30 @@ fn batch_and_time_are_free_and_the_rest_is_stated() {
     );
     assert_eq!(shapes("patches", Part::Head)[3..], ["reconstruction [batch, time, 3]"]);
     assert_eq!(shapes("gru-classifier", Part::Encoder)[3..], ["embedding [batch, 12]"]);
+}
+
+#[test]
+fn channels_are_normalised_without_their_mean() {
+    let known = ["bilstm-attention", "masked-attention", "classifier-attention"];
+    let all = zoo().into_iter().filter(|(name, _)| known.contains(name));
+    let mut seen = 0;
+    for (name, architecture) in all {
+        let file = onnx(&architecture, &weights(&architecture, 1), Part::Encoder, &[]).unwrap();
+        let (_, graph) = read(&file);
+        let maker = |value: &str| {
+            let mut nodes = graph.node.iter();
+            nodes.find(|node| node.output.iter().any(|made| made == value)).unwrap()
+        };
+        let mut nodes = graph.node.iter();
+        let norm = nodes.find(|node| node.op_type == "LayerNormalization").unwrap();
+        let centred = maker(&norm.input[0]);
+        assert_eq!(centred.op_type, "Sub", "{name}");
+        let mean = maker(&centred.input[1]);
+        assert_eq!((mean.op_type.as_str(), &mean.input[0]), ("ReduceMean", &centred.input[0]));
+        assert_eq!(mean.attribute[0].ints, [-1_i64], "{name}");
+        seen += 1;
+    }
+    assert_eq!(seen, known.len());
 }
 
 #[test]

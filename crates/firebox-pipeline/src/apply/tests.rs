@@ -56,6 +56,9 @@ pub(crate) fn model(architecture: Architecture, classes: &[&str]) -> SavedModel 
             let model = config.init(stream, *channels, *time, *classes, &device).unwrap();
             read_parameters(&model)
         }
+        Architecture::Masked { config, channels, time } => {
+            read_parameters(&config.init(stream, *channels, *time, &device).unwrap())
+        }
         other => panic!("{other:?}"),
     };
     let card = ModelCard {

@@ -22,7 +22,7 @@ pub(super) fn of_graph(name: &str, model: &SavedModel, part: Part) -> Result<Str
     }
     let [inputs, outputs] = model.ports(part)?;
     let mut text = format!("`{name}` is an ONNX graph of standard operators. {}", lead(card));
-    text += &tables([&inputs, &outputs], meaning);
+    text += &tables([&inputs, &outputs], |port| meaning(port, card));
     let statics = card.forecast.as_ref().filter(|_| inputs.iter().any(|one| one.name == "statics"));
     if let Some(forecast) = statics {
         text += "\n`statics` are, in this order, of the last step of the window:\n\n";
@@ -54,12 +54,18 @@ fn lead(card: &ModelCard) -> String {
     lead
 }
 
-fn meaning(port: &Port) -> String {
+fn meaning(port: &Port, card: &ModelCard) -> String {
     match port.name.as_str() {
-        "input" => {
-            "normalised windows of the channels that the model sees, in the order below".to_owned()
+        // Of none, the LSTM and GRU of onnxruntime end the process.
+        "input" => "normalised windows of the channels that the model sees, in the order below; a batch has one at least"
+            .to_owned(),
+        "lengths" => {
+            let least = match card.architecture.fewest_steps() {
+                1 => String::new(),
+                fewest => format!(", {fewest} at least"),
+            };
+            format!("the valid steps of each window{least}; what stands after them is ignored")
         }
-        "lengths" => "the valid steps of each window; what stands after them is ignored".to_owned(),
         "mask" => {
             "true: the step is hidden from the model, to be restored; false: it is shown".to_owned()
         }
@@ -211,7 +217,10 @@ pub(super) mod tests {
     use std::process::Command;
 
     use firebox_export::Architecture;
-    use firebox_models::{BiLstmMaeConfig, CnnBiLstmConfig, StackedLstmConfig, TransformerConfig};
+    use firebox_models::{
+        AnyEncoderConfig, BiLstmMaeConfig, CnnBiLstmConfig, MaskedConfig, StackedLstmConfig,
+        TransformerConfig,
+    };
     use firebox_tests::python;
 
     use super::super::torch;
@@ -246,7 +255,10 @@ pub(super) mod tests {
 
     fn transformer() -> SavedModel {
         let config = TransformerConfig { width: 8, heads: 2, layers: 1, ..Default::default() };
-        model(Architecture::Transformer { config, channels: 4, time: 12, classes: 2 }, &["a", "b"])
+        model(
+            Architecture::Transformer { config, channels: 4, time: 12, classes: 2 },
+            &["Größe", "b"],
+        )
     }
 
     #[test]
@@ -288,6 +300,33 @@ pub(super) mod tests {
         assert!(
             said.contains(steps) && !encoder.card.markdown("").contains("that the model takes")
         );
+        for row in [
+            "in the order below; a batch has one at least |",
+            "| the valid steps of each window; what stands after them is ignored |",
+            "| every step restored; padding means nothing |",
+        ] {
+            assert!(head.contains(row), "{row}: {head}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_halves_windows_says_which_steps_it_leaves_nothing_of() {
+        // One convolution halves the steps once.
+        let said = classifier().card.markdown("");
+        let steps =
+            "| Steps that the model takes | 2 at least: of fewer its convolutions leave nothing,";
+        assert!(said.contains(steps), "{said}");
+        let said = of_graph("m.onnx", &classifier(), Part::Head).unwrap();
+        let lengths = "| the valid steps of each window, 2 at least; what stands after them";
+        assert!(said.contains(lengths), "{said}");
+        // Two make one step of four.
+        let encoder = AnyEncoderConfig::CnnBilstm(halving(vec![4, 3]));
+        let config = MaskedConfig { encoder, ..Default::default() };
+        let masked = model(Architecture::Masked { config, channels: 4, time: 12 }, &[]);
+        let said = of_graph("m.onnx", &masked, Part::Head).unwrap();
+        let restored = "| every step restored but the last `length mod 4` of each window: these and padding mean nothing |";
+        assert!(said.contains(restored) && said.contains("window, 4 at least;"), "{said}");
+        assert!(masked.card.markdown("").contains("takes | 4 at least: "));
     }
 
     #[test]
@@ -326,19 +365,28 @@ pub(super) mod tests {
         assert!(encoder().card.markdown("").contains("| Channels, in order | `open`, `high`"));
     }
 
-    /// Runs the code of a card as it stands, with a line of the test's own behind it.
+    /// Runs the code of a card as it stands, with a line of the test's own behind it, where texts are ASCII if nothing else
+    /// is said of them: on Windows they are of a code page.
     pub(in crate::export) fn runs(python: &Path, folder: &Path, card: &str, then: &str) {
         let code = card.split_once("```python\n").unwrap().1.split_once("\n```").unwrap().0;
         let script = folder.join("card.py");
         std::fs::write(&script, format!("{code}\n{then}\n")).unwrap();
-        let output = Command::new(python).arg(&script).current_dir(folder).output().unwrap();
+        let output = Command::new(python)
+            .arg(&script)
+            .current_dir(folder)
+            .envs([("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")])
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}\n{code}");
     }
 
+    fn halving(convolutions: Vec<usize>) -> CnnBiLstmConfig {
+        CnnBiLstmConfig { convolutions, hidden: 3, head: 5, ..Default::default() }
+    }
+
     fn classifier() -> SavedModel {
-        let config =
-            CnnBiLstmConfig { convolutions: vec![4], hidden: 3, head: 5, ..Default::default() };
+        let config = halving(vec![4]);
         model(Architecture::CnnBilstm { config, channels: 4, classes: 2 }, &["a", "b"])
     }
 
@@ -389,7 +437,10 @@ pub(super) mod tests {
             (encoder(), "assert len(vectors) == 2 and restored.shape == (2, 12, 4)"),
             (forecaster(true), "assert forecasts[0].shape == (2, 1)"),
             (forecaster(false), "assert forecasts[0].shape == (2, 1)"),
-            (transformer(), "assert logits.shape == (2, 2)"),
+            (
+                transformer(),
+                "assert logits.shape == (2, 2) and card[\"classes\"] == [\"Größe\", \"b\"]",
+            ),
             (classifier(), "assert logits.shape == (2, 2)"),
         ] {
             let output = folder.path().join("model");

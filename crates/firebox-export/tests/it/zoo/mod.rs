@@ -255,6 +255,42 @@ pub(crate) fn zoo() -> Vec<(&'static str, Architecture)> {
                 },
             ),
         ),
+        ("masked-attention", masked(AnyEncoderConfig::BilstmAttention(tiny_attention()))),
+        ("classifier-attention", classifier(AnyEncoderConfig::BilstmAttention(tiny_attention()))),
+        (
+            "classifier-stacked",
+            classifier(AnyEncoderConfig::StackedLstm(StackedLstmConfig {
+                hidden_2: 6,
+                ..tiny_stacked()
+            })),
+        ),
+        ("classifier-gru", classifier(AnyEncoderConfig::Recurrent(recurrent(Cell::Gru, true)))),
+        (
+            "mlp-without-gate",
+            Architecture::Mlp {
+                config: MlpConfig { hidden: vec![6], gate: false, ..MlpConfig::default() },
+                time: 12,
+                channels: 2,
+                classes: 2,
+            },
+        ),
+        (
+            "text-deberta-absolute",
+            text(
+                Pooling::Cls,
+                false,
+                TextEncoderConfig {
+                    absolute_positions: true,
+                    ..deberta(Disentangled {
+                        farthest: 16,
+                        buckets: 8,
+                        shared_projection: false,
+                        position_to_content: false,
+                        ..Disentangled::default()
+                    })
+                },
+            ),
+        ),
     ]
 }
 
@@ -291,6 +327,15 @@ fn tiny_cnn() -> CnnBiLstmConfig {
         embedding: 0,
         classifier: vec![],
         ..CnnBiLstmConfig::default()
+    }
+}
+
+fn tiny_attention() -> BiLstmAttentionConfig {
+    BiLstmAttentionConfig {
+        hidden: 4,
+        attention: 5,
+        head_hidden: 3,
+        ..BiLstmAttentionConfig::default()
     }
 }
 
