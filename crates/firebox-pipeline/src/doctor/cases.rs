@@ -58,6 +58,14 @@ impl DoctorCase {
         }
     }
 
+    /// Whether a processor has so much memory left as it takes at least: what is refused there ends the program, with all
+    /// that was measured. Of the others nobody asks.
+    pub(super) fn fits(self, room: Option<u64>) -> bool {
+        // Weights, gradients and both moments of 110 million parameters, of 4 bytes each.
+        const LEAST: u64 = 16 * 110_000_000;
+        self != Self::Reference(Workload::BertBase) || room.is_none_or(|room| LEAST <= room)
+    }
+
     /// Settings of a measurement.
     pub(super) fn steps(self, precision: Precision, steps: u64, warmup: u64) -> BenchConfig {
         let workload = match self {
@@ -194,6 +202,13 @@ mod tests {
             assert!(known, "{family} is supported and not examined");
         }
         assert_eq!(names.len(), DoctorCase::all().count(), "two have one name");
+    }
+
+    #[test]
+    fn the_largest_model_is_left_out_where_its_parameters_find_no_room() {
+        let rooms = [None, Some(1_759_999_999), Some(1_760_000_000)];
+        let fits = |name: &str| rooms.map(|room| name.parse::<DoctorCase>().unwrap().fits(room));
+        assert_eq!([fits("bert-base"), fits("mlp")], [[true, false, true], [true; 3]]);
     }
 
     #[test]
