@@ -151,21 +151,23 @@ pub fn doctor(
         left: 2 * measurements + seeds + 6,
     };
     let (mut timed, mut learnt): (Vec<Timed>, Vec<Learning>) = (vec![], vec![]);
+    // Before anything is measured: what the allocator keeps of one model is there for the next.
+    let room = (device.backend == "cpu").then(batch_size::room).flatten();
     for case in &models {
         // Where nothing was measured yet, its error is the result.
         let first = timed.is_empty();
-        let room = (device.backend == "cpu").then(batch_size::room).flatten();
-        let sample = match first || case.fits(room) {
-            true => timing::time(*case, &precisions, &abilities, config, device, &mut time, tell),
-            false => Ok(vec![]),
-        };
-        match sample {
-            Err(PipelineError::Train(TrainError::OutOfMemory { .. })) if !first => {}
+        if !first && !case.fits(room) {
+            continue;
+        }
+        match timing::time(*case, &precisions, &abilities, config, device, &mut time, tell) {
+            Err(PipelineError::Train(TrainError::OutOfMemory { .. } | TrainError::Lost { .. }))
+                if !first => {}
             sample => timed.extend(sample?),
         }
     }
-    let is_there = |case: &&DoctorCase| timed.iter().any(|one| one.workload == case.name());
-    let (there, without): (Vec<_>, Vec<_>) = models.iter().partition(is_there);
+    let is_there = |case: &DoctorCase| timed.iter().any(|one| one.workload == case.name());
+    let (there, without): (Vec<DoctorCase>, Vec<DoctorCase>) =
+        models.into_iter().partition(is_there);
     if !without.is_empty() {
         let names: Vec<_> = without.iter().map(|case| case.name()).collect();
         let said = format!("not examined for want of memory: {}", names.join(", "));
@@ -174,7 +176,7 @@ pub fn doctor(
     }
     for case in there {
         let own: Vec<&Timed> = timed.iter().filter(|timed| timed.workload == case.name()).collect();
-        learnt.extend(learn::learn(*case, &own, config, device, &mut time, tell)?);
+        learnt.extend(learn::learn(case, &own, config, device, &mut time, tell)?);
     }
     let (precision, reason) = recommend(&timed, &learnt, &abilities, &precisions);
     let class = device_class(&device.description).clone();
