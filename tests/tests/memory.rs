@@ -212,6 +212,19 @@ fn a_shard_without_memory_ends_a_run_with_an_error() {
     assert!(told, "no limit under which a shard has no memory");
 }
 
+#[test]
+fn an_examination_without_memory_does_not_say_that_its_figures_are_kept() {
+    // The weights of bert-base and their gradients take 880 MB, and 819 are allowed.
+    let script = "ulimit -d 800000; exec \"$0\" doctor --quick --device cpu --workload bert-base";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(program()).env("RAYON_NUM_THREADS", "2");
+    let output = shell.output().unwrap();
+    let said = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let expected = "error: memory was refused, and what this examination has measured is not kept\n  examine fewer";
+    assert!(said.contains(expected), "{said}");
+}
+
 /// A run whose evaluation takes more memory than its steps: many windows at once.
 fn large_evaluation() -> TempDir {
     let folder = pretraining(4, 96, false);

@@ -122,9 +122,12 @@ fn of_texts(text: &TextConfig) -> TextConfig {
 
 /// None where the encoder is pre-trained first: it is measured in its pre-training.
 fn of_finetuning(table: &FinetuneConfig) -> Option<FinetuneConfig> {
-    table.encoder.as_ref()?;
+    if table.pretrains() {
+        return None;
+    }
     let head: ClassifierConfig = dropping_alike(&table.head);
     Some(FinetuneConfig {
+        // Whatever an arm begins with takes the same time, random numbers among it.
         encoder: Some(PathBuf::new()),
         batch_size: table.batch_size,
         head,
@@ -285,6 +288,18 @@ mod tests {
         assert_eq!(text(&named), text(TABLES[2]));
         let table = "[model.bilstm-mae]\ndropout =";
         assert_eq!(text(&format!("{table} 0.3")), text(&format!("{table} 0.2")));
+    }
+
+    #[test]
+    fn arms_of_which_none_is_pre_trained_are_measured_as_those_that_begin_with_weights() {
+        let arms = |arms: &str| format!("pipeline = 'finetune'\n[finetune]\narms = [{arms}]\n");
+        let random = arms("'from-scratch', 'random-frozen'");
+        assert_eq!(text(&random), text(TABLES[1]));
+        assert_ne!(text(&format!("{random}batch_size = 8")), text(&random));
+        // One that is begins with a pre-training, whose batches are others.
+        let pretrained = arms("'from-scratch', 'pre-trained-frozen'");
+        assert_ne!(text(&pretrained), text(&random));
+        assert_eq!(text(&format!("{pretrained}batch_size = 8")), text(&pretrained));
     }
 
     #[test]

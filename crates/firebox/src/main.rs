@@ -189,13 +189,14 @@ fn main() -> ExitCode {
     let too_little_memory = match &command {
         Command::Run(_) => Some(TOO_LITTLE),
         Command::Search(_) => None,
+        Command::Doctor(_) => Some(TOO_LITTLE_FOR_DOCTOR),
         _ => Some(TOO_LITTLE_MEMORY),
     };
     refused::tell_refusals(log, too_little_memory);
     // A run says what else it keeps, and a worker of a search that is ended by a signal is begun anew.
     #[cfg(unix)]
-    if !matches!(command, Command::Run(_) | Command::Search(_)) {
-        memory::end_with(TOO_LITTLE_MEMORY, log);
+    if let Some(text) = too_little_memory.filter(|_| !matches!(command, Command::Run(_))) {
+        memory::end_with(text, log);
     }
     let result = match command {
         Command::Run(flags) => run(&flags),
@@ -227,6 +228,10 @@ fn main() -> ExitCode {
 const TOO_LITTLE_MEMORY: &str = "memory was refused, and this command cannot go on with less\n  \
      what was complete before is kept\n  \
      give it more memory (ulimit -d and -v, its control group), or less to do at once";
+
+/// What ends an examination whose memory is refused: it writes nothing before its end.
+const TOO_LITTLE_FOR_DOCTOR: &str = "memory was refused, and what this examination has measured is not kept\n  \
+     examine fewer models (--quick, or --workload NAME), or give it more memory (ulimit -d and -v, its control group)";
 
 /// What ends a run whose memory is refused where nothing is divided.
 const TOO_LITTLE: &str = "memory was refused where a run cannot go on with less, as it does in steps, validations and checkpoints\n  \

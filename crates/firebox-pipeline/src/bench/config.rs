@@ -5,6 +5,7 @@ use std::str::FromStr;
 use firebox_core::{Augmentation, Precision};
 use firebox_loader::{LoadError, LoaderConfig, Resident};
 
+use crate::config::LARGEST_BATCH;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 
@@ -200,6 +201,17 @@ impl BenchConfig {
         if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {
             return refuse(format!("--{flag} is 0; it must be at least 1"));
         }
+        // Sums and products of these are taken. No memory holds so many samples, and nobody waits for so many steps.
+        let most = LARGEST_BATCH as u64;
+        let bounded = [
+            ("batch", batch as u64),
+            ("steps", self.steps),
+            ("warmup", self.warmup),
+            ("samples", samples as u64),
+        ];
+        if let Some((flag, found)) = bounded.into_iter().find(|(_, count)| *count > most) {
+            return refuse(format!("--{flag} is {found}; it must be at most {most}"));
+        }
         if !(0.0..=LONGEST).contains(&self.seconds) {
             let found = self.seconds;
             return refuse(format!("--seconds is {found}; it must be from 0 to {LONGEST}"));
@@ -289,6 +301,11 @@ mod tests {
         check(BenchConfig { steps: 0, ..config }, "--steps is 0");
         check(BenchConfig { length: Some(0), ..config }, "--length is 0");
         check(BenchConfig { hidden: Some(0), ..config }, "--hidden is 0");
+        check(
+            BenchConfig { steps: u64::MAX, ..config },
+            "--steps is 18446744073709551615; it must be at most 4294967295",
+        );
+        check(BenchConfig { warmup: 1 << 32, ..config }, "--warmup is 4294967296");
         check(BenchConfig { seconds: f64::NAN, ..config }, "--seconds is NaN");
         check(
             BenchConfig { seconds: -1.0, ..config },

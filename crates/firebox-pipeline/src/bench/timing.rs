@@ -185,7 +185,7 @@ pub(super) fn time<M: Module, O: Objective<M>>(
     let settings = LoaderConfig {
         batch_size: noise.batch,
         workers: config.workers,
-        prefetch: 2 * config.workers,
+        prefetch: ahead(config.workers),
         upload_ahead: upload_ahead(device, LoaderTable::default().upload_ahead),
         ..LoaderConfig::default()
     };
@@ -265,6 +265,12 @@ pub(super) fn time<M: Module, O: Objective<M>>(
     })?;
     let steps = steps.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(Measured { parameters, watching, parts, on_device, place, ..steps.end() })
+}
+
+/// Batches that are ready or in the making: two of each thread, up to the most that a loader takes.
+fn ahead(workers: usize) -> usize {
+    const MOST: usize = 1024;
+    (2 * workers).min(MOST)
 }
 
 /// Steps of training as the loop reports them: from asking for a batch to the updated weights.
@@ -366,6 +372,15 @@ mod tests {
 
     use super::super::config::Workload;
     use super::*;
+
+    #[test]
+    fn a_loader_takes_any_number_of_threads_that_is_timed() {
+        for workers in [0, 1, 600, 1024] {
+            let prefetch = ahead(workers);
+            LoaderConfig { workers, prefetch, ..LoaderConfig::default() }.validate().unwrap();
+        }
+        assert_eq!([ahead(0), ahead(3)], [0, 6]);
+    }
 
     #[test]
     fn a_gpu_is_looked_at_during_the_timed_steps_alone() {

@@ -21,8 +21,10 @@ mod timing;
 use std::time::{Duration, Instant};
 
 use firebox_core::Precision;
+use firebox_train::TrainError;
 use serde::Serialize;
 
+use crate::batch_size;
 use crate::device::ChosenDevice;
 use crate::error::PipelineError;
 use crate::load_average::{self, available_threads};
@@ -39,7 +41,8 @@ pub use timing::Timed;
 /// What is examined.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DoctorConfig {
-    /// Ends within 3 minutes on two processor cores: fewer steps, no bert-base, and no small models of texts.
+    /// Ends within 3 minutes on two processor cores, unless bert-base is asked for: fewer steps, no bert-base, and no small
+    /// models of texts.
     pub quick: bool,
     /// This model alone.
     pub only: Option<DoctorCase>,
@@ -66,7 +69,7 @@ pub struct Examination {
     pub class: DeviceClass,
     /// Times of each model in each precision.
     pub timed: Vec<Timed>,
-    /// Which models were left out for their length.
+    /// Which models were left out for their length, and which for want of memory.
     pub left_out: Option<String>,
     /// Losses of each model in each precision beside those in f32.
     pub learnt: Vec<Learning>,
@@ -135,7 +138,7 @@ pub fn doctor(
     let abilities = Abilities::of(device)?;
     let usable = abilities.precisions.iter().filter(|(_, support)| support.is_there());
     let precisions: Vec<Precision> = usable.map(|(precision, _)| *precision).collect();
-    let (models, left_out) = (cases::chosen(config), cases::left_out(config));
+    let (models, mut left_out) = (cases::chosen(config), cases::left_out(config));
     if let Some(said) = &left_out {
         tell(said);
     }
@@ -147,14 +150,33 @@ pub fn doctor(
         end: started + Duration::from_secs(seconds),
         left: 2 * measurements + seeds + 6,
     };
-    let (mut timed, mut learnt) = (vec![], vec![]);
+    let (mut timed, mut learnt): (Vec<Timed>, Vec<Learning>) = (vec![], vec![]);
+    // Before anything is measured: what the allocator keeps of one model is there for the next.
+    let room = (device.backend == "cpu").then(batch_size::room).flatten();
     for case in &models {
-        let sample = timing::time(*case, &precisions, &abilities, config, device, &mut time, tell)?;
-        timed.extend(sample);
+        // Where nothing was measured yet, its error is the result.
+        let first = timed.is_empty();
+        if !first && !case.fits(room) {
+            continue;
+        }
+        match timing::time(*case, &precisions, &abilities, config, device, &mut time, tell) {
+            Err(PipelineError::Train(TrainError::OutOfMemory { .. } | TrainError::Lost { .. }))
+                if !first => {}
+            sample => timed.extend(sample?),
+        }
     }
-    for case in &models {
+    let is_there = |case: &DoctorCase| timed.iter().any(|one| one.workload == case.name());
+    let (there, without): (Vec<DoctorCase>, Vec<DoctorCase>) =
+        models.into_iter().partition(is_there);
+    if !without.is_empty() {
+        let names: Vec<_> = without.iter().map(|case| case.name()).collect();
+        let said = format!("not examined for want of memory: {}", names.join(", "));
+        tell(&said);
+        left_out = Some(left_out.map_or(said.clone(), |other| format!("{other}; {said}")));
+    }
+    for case in there {
         let own: Vec<&Timed> = timed.iter().filter(|timed| timed.workload == case.name()).collect();
-        learnt.extend(learn::learn(*case, &own, config, device, &mut time, tell)?);
+        learnt.extend(learn::learn(case, &own, config, device, &mut time, tell)?);
     }
     let (precision, reason) = recommend(&timed, &learnt, &abilities, &precisions);
     let class = device_class(&device.description).clone();

@@ -167,6 +167,11 @@ impl FinetuneConfig {
         self.arms.iter().try_for_each(|arm| Ok(self.training(*arm).validate()?))
     }
 
+    /// Whether an encoder is pre-trained here: no weights are named, and an arm begins with such ones.
+    pub(crate) fn pretrains(&self) -> bool {
+        self.encoder.is_none() && self.arms.iter().any(|arm| arm.is_pretrained())
+    }
+
     /// What is said, before anything is trained, of a patience that may not last until the encoder is trained.
     pub(crate) fn impatience(&self) -> Option<String> {
         let Self { patience, frozen_epochs, .. } = self;

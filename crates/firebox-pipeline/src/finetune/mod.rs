@@ -100,7 +100,7 @@ impl Chain for Finetune {
         device: &ChosenDevice,
     ) -> Result<Measured, PipelineError> {
         let settings = settings(config);
-        if settings.encoder.is_none() {
+        if settings.pretrains() {
             return Pretrain.probe(config, probe, device);
         }
         let shape = probe_shape(config)?;
@@ -130,10 +130,7 @@ impl Chain for Finetune {
     }
 
     fn own_batches(&self, config: &PipelineConfig) -> Option<&'static str> {
-        // Nothing is pre-trained here.
-        let settings = settings(config);
-        let begins = settings.arms.iter().any(|arm| arm.is_pretrained());
-        (settings.encoder.is_some() || !begins).then_some("finetune.batch_size")
+        (!settings(config).pretrains()).then_some("finetune.batch_size")
     }
 
     /// The encoder does, in pre-training and in every arm that trains it.
@@ -424,7 +421,7 @@ impl From<LoadEncoder> for PipelineError {
 
 #[cfg(test)]
 mod tests {
-    use firebox_core::{AugmentMode, Storage};
+    use firebox_core::{AugmentMode, Precision, Storage};
 
     use super::*;
 
@@ -471,6 +468,27 @@ mod tests {
         assert_eq!(Finetune.own_keys(&config, &device, &keys).unwrap(), base);
         let pretrain = PipelineConfig::default();
         assert_eq!(Pretrain.own_keys(&pretrain, &device, &base).unwrap(), base);
+    }
+
+    #[test]
+    fn of_arms_that_are_not_pre_trained_the_classifier_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let bars = folder.path().join("bars.csv");
+        std::fs::write(&bars, "open,high,low,close\n1,2,0,1\n").unwrap();
+        let device = ChosenDevice::named("cpu");
+        let parameters = |table: &str| {
+            let text = format!(
+                "pipeline = 'finetune'\n[data]\npath = {bars:?}\n[window]\nlength = 12\n[model.bilstm-mae]\nhidden = 4\ndecoder_hidden = 4\n[finetune]\n{table}"
+            );
+            let config = crate::step::of_step(&toml::from_str(&text).unwrap());
+            let train = TrainConfig::default();
+            let probe = Probe { precision: Precision::F32, batch: 7, steps: 1, train: &train };
+            Finetune.probe(&config, probe, &device).unwrap().parameters
+        };
+        let of_classifier = parameters("encoder = 'weights'");
+        assert_eq!(parameters("arms = ['from-scratch', 'random-frozen']"), of_classifier);
+        // With a decoder in place of a head.
+        assert_ne!(parameters("arms = ['from-scratch', 'fine-tuned']"), of_classifier);
     }
 
     #[test]

@@ -93,6 +93,9 @@ mod tests {
             ("NVIDIA GeForce RTX 4060 Laptop GPU", "RTX 4060 laptop"),
             ("NVIDIA GeForce RTX 4060", "RTX since Ampere"),
             ("NVIDIA GeForce RTX 4060 Ti", "RTX since Ampere"),
+            // By its chip, if not by its name.
+            ("NVIDIA GeForce RTX 2050", "RTX since Ampere"),
+            ("NVIDIA RTX A400", "RTX since Ampere"),
             ("NVIDIA RTX A1000", "RTX since Ampere"),
             ("NVIDIA RTX A1000 Laptop GPU", "RTX since Ampere"),
             ("NVIDIA RTX A3000 Laptop GPU", "RTX since Ampere"),
