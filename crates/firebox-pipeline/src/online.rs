@@ -93,8 +93,8 @@ pub(crate) fn check_drawn(config: &PipelineConfig) -> Result<(), PipelineError> 
     let made = match (config.pipeline, &config.finetune) {
         (Kind::Text, _) => vec![],
         (Kind::Finetune, None) => vec![stored, (own, FinetuneConfig::default().versions)],
-        // A given encoder is not pre-trained.
-        (Kind::Finetune, Some(table)) if table.encoder.is_some() => vec![(own, table.versions)],
+        // Neither a given encoder is pre-trained, nor one that no arm begins with.
+        (Kind::Finetune, Some(table)) if !table.pretrains() => vec![(own, table.versions)],
         (Kind::Finetune, Some(table)) => vec![stored, (own, table.versions)],
         _ => vec![stored],
     };
@@ -237,11 +237,15 @@ mod tests {
         // Stored ones are as much in vain; none of them are not.
         let stored = never.replace("'online'", "'cached'");
         assert!(said(&stored).contains("all probabilities of [augment] are 0"), "{stored}");
-        let encoder = |versions: u32| {
-            let table = format!("[finetune]\nencoder = 'weights'\nversions = {versions}\n");
-            said(&format!("pipeline = 'finetune'\nlabels = 'last'\n{table}{stored}"))
-        };
-        assert!(encoder(2).contains("`finetune.versions` = 2") && encoder(0).is_empty());
+        // Where nothing is pre-trained, those of fine-tuning alone are made.
+        for begin in ["encoder = 'weights'", "arms = ['from-scratch']"] {
+            let said = |versions: u32| {
+                let table = format!("[finetune]\n{begin}\nversions = {versions}\n");
+                said(&format!("pipeline = 'finetune'\nlabels = 'last'\n{table}{stored}"))
+            };
+            assert!(said(2).contains("`finetune.versions` = 2"), "{begin}");
+            assert_eq!(said(0), "", "{begin}");
+        }
         for fine in
             [stored.replace("'cached'", "'none'"), stored.replace("mode =", "versions = 0\nmode =")]
         {

@@ -267,7 +267,7 @@ fn drawn_anew(config: &PipelineConfig) -> Option<(String, &'static str)> {
     let finetune = config.finetune.clone().unwrap_or_default();
     let by_mode = match config.pipeline {
         Kind::Pretrain | Kind::Multitimeframe | Kind::Forecast | Kind::Pseudolabel => true,
-        Kind::Finetune => finetune.encoder.is_none(),
+        Kind::Finetune => finetune.pretrains(),
         Kind::Text => false,
     };
     if by_mode && config.augment.mode == AugmentMode::Online && config.augment.versions > 0 {
