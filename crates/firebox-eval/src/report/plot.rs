@@ -23,7 +23,8 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// Characters of a word that a page shows: a longer one, such as a name or a path, would stretch what it stands in. A choice.
+/// Characters of a word that a page shows, but for commands and paths between backticks: a longer one would stretch what it
+/// stands in. A choice.
 const LONGEST_WORD: usize = 100;
 /// Characters of a name that are shown where one beside the other has to fit. A choice.
 pub(super) const LONGEST_NAME: usize = 60;
@@ -71,7 +72,7 @@ fn kept_together(text: &str) -> String {
 }
 
 /// The same for running text, in which what stands between backticks is a name, and no line ends between a number and its
-/// percent sign. A command, which has blanks, and a path are whole, to be copied.
+/// percent sign. Between backticks a command, which has blanks, and a path are whole, to be copied.
 pub(super) fn prose(text: &str) -> String {
     let parts: Vec<&str> = text.split('`').collect();
     if parts.len().is_multiple_of(2) {
