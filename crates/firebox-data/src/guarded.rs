@@ -24,7 +24,7 @@ static NAME: Name = Name::new();
 struct Name {
     bytes: [AtomicU8; LONGEST],
     length: AtomicUsize,
-    /// Held by who writes it, as several files may be begun at once; not by who reads it.
+    /// Held by who writes it, as several files may be begun and ended at once; not by who reads it.
     writing: Mutex<()>,
 }
 
@@ -39,7 +39,6 @@ impl Name {
 
     /// Notes the name of a file, with question marks for what would end a text of JSON, as far as there is room.
     fn set(&self, path: &Path) {
-        let _writing = self.writing.lock();
         self.clear();
         let is_odd = |letter: char| letter.is_control() || matches!(letter, '"' | '\\');
         let (mut length, mut room) = (0, self.bytes.as_slice());
@@ -75,6 +74,7 @@ struct Guarding;
 
 impl Guarding {
     fn new(path: &Path) -> Self {
+        let _writing = NAME.writing.lock();
         GUARDED.fetch_add(1, Ordering::SeqCst);
         NAME.set(path);
         Self
@@ -83,6 +83,7 @@ impl Guarding {
 
 impl Drop for Guarding {
     fn drop(&mut self) {
+        let _writing = NAME.writing.lock();
         if GUARDED.fetch_sub(1, Ordering::SeqCst) == 1 {
             NAME.clear();
         }

@@ -61,10 +61,11 @@ impl Together {
             false => indices.iter().map(|index| self.units[*index]).collect(),
         };
         number_anew(&mut units);
-        // Of units that are drawn whole, it is told how large what is left of them is.
+        // Of units that are drawn whole, it is told how large what is left of them is. Chosen windows of neighbouring
+        // stretches of `every` may stand side by side, so that as many are within a block of the first.
         let block = match self.whole_units {
             true => size_of_units(&units),
-            false => self.block.max(1).div_ceil(every.max(1)),
+            false => 1 + (self.block.max(1) - 1).div_ceil(every.max(1)),
         };
         Self { block, order, units, whole_units: self.whole_units }
     }
@@ -209,7 +210,7 @@ mod tests {
         let chosen = all.of_chosen(&[1, 3, 4], 2);
         let units = vec![0, 1, 2];
         let order = vec![2, 0, 1];
-        assert_eq!(chosen, Together { block: 6, order, units, whole_units: false });
+        assert_eq!(chosen, Together { block: 7, order, units, whole_units: false });
         assert_eq!(chosen.sorted(&["one", "three", "four"]), ["four", "one", "three"]);
         assert_eq!(Together::every(5).of_chosen(&[0, 2], 2), Together::every(3));
         assert_eq!(Together::every(0).sorted(&[1, 2]), [1, 2]);

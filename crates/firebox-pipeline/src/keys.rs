@@ -71,7 +71,11 @@ impl Keys {
             windows = windows.field("classes", "of columns");
         }
         // Series that have steps of each other were once drawn for several parts.
-        if of_given || matches!(config.split, Some(SplitRule::Series { .. })) {
+        let may_draw = config.pipeline != Kind::Multitimeframe
+            && config.split.is_none()
+            && (config.data.is_grouped()
+                || matches!(config.labels, Labels::Last | Labels::Majority { .. }));
+        if of_given || may_draw || matches!(config.split, Some(SplitRule::Series { .. })) {
             windows = windows.field("steps", "together, each series by itself");
         }
         // Series of one class in nine of ten steps are drawn evenly, and copies that were stored as f32 together; what small

@@ -15,7 +15,7 @@ use firebox_data::{Change, DataError, Original, first_difference};
 
 use crate::feed::local;
 use crate::forecast::{channels, samples};
-use crate::moments::known_from_training;
+use crate::moments::told_of_moments;
 use crate::stages::automatic;
 use crate::{Kind, PipelineConfig, PipelineError, Prepared, measure};
 
@@ -132,8 +132,7 @@ impl<'a> Checking<'a> {
                 folds => format!("{folds} folds"),
             }
         ));
-        let known =
-            |(_, split): &(String, Split)| known_from_training(self.config, split, self.clock);
+        let known = |(_, split): &(String, Split)| told_of_moments(self.config, split, self.clock);
         lines.extend(self.splits.iter().filter_map(known).map(|said| format!("but: {said}")));
         Ok(LeakCheck { lines, conclusion: self.conclusion(windows) })
     }

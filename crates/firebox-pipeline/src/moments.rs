@@ -88,13 +88,19 @@ pub(crate) fn horizon(config: &PipelineConfig) -> usize {
     forecast.chain([config.labels.horizon()]).max().unwrap_or(0)
 }
 
-/// What is said of a test part whose series lie at the times of those that are trained on, where what is told of a window
-/// comes after it: what moves all series at a moment was in the training.
-pub(crate) fn known_from_training(
+/// What is said of a test part that lies at the times of the training part, or may, where what is told of a window comes
+/// after it.
+pub(crate) fn told_of_moments(
     config: &PipelineConfig,
     split: &Split,
     clock: bool,
 ) -> Option<String> {
+    known_from_training(config, split, clock).or_else(|| without_moments(config, split, clock))
+}
+
+/// What is said of a test part whose series lie at the times of those that are trained on, where what is told of a window
+/// comes after it: what moves all series at a moment was in the training.
+fn known_from_training(config: &PipelineConfig, split: &Split, clock: bool) -> Option<String> {
     let (set, horizon) = (split.train.set(), horizon(config));
     if split.boundaries.is_some() || horizon == 0 || !clock {
         return None;
@@ -120,11 +126,7 @@ pub(crate) fn known_from_training(
 /// What is said of whole series that are drawn for each part because none has times, as where rows are numbered so that days
 /// without trade are no gaps: whether a test part lies at the times of those that are trained on is not known then. Samples
 /// with one label each are recordings by themselves, which are not divided by time.
-pub(crate) fn without_moments(
-    config: &PipelineConfig,
-    split: &Split,
-    clock: bool,
-) -> Option<String> {
+fn without_moments(config: &PipelineConfig, split: &Split, clock: bool) -> Option<String> {
     let horizon = horizon(config);
     let is_written = config.split.is_some() || config.data.test.is_some();
     let set = split.train.set();

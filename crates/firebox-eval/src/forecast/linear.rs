@@ -273,13 +273,15 @@ impl Moments {
             let apart = self.of_alike(data, alike, stop)?;
             let own = apart.as_ref().unwrap_or(self);
             for (at, (penalty, all)) in penalties.iter().zip(&mut fits).enumerate() {
-                let both = all.take().zip(own.fit(*penalty, stop)?);
-                *all = both.map(|(mut all, fit)| {
+                // A penalty that an earlier group cannot be solved with is no more tried.
+                if let Some(mut begun) = all.take()
+                    && let Some(fit) = own.fit(*penalty, stop)?
+                {
                     for (place, output) in alike.outputs.iter().enumerate() {
-                        all.take(*output, &fit, place);
+                        begun.take(*output, &fit, place);
                     }
-                    all
-                });
+                    *all = Some(begun);
+                }
                 told(group * penalties.len() + at + 1, total);
             }
         }

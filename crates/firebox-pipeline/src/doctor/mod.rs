@@ -139,6 +139,11 @@ pub fn doctor(
     let usable = abilities.precisions.iter().filter(|(_, support)| support.is_there());
     let precisions: Vec<Precision> = usable.map(|(precision, _)| *precision).collect();
     let (models, mut left_out) = (cases::chosen(config), cases::left_out(config));
+    let room = (device.backend == "cpu").then(batch_size::room).flatten();
+    // Of one model alone, its error is the result.
+    let is_tried = |case: &DoctorCase| config.only.is_some() || case.fits(room);
+    let (models, mut without): (Vec<DoctorCase>, Vec<DoctorCase>) =
+        models.into_iter().partition(is_tried);
     if let Some(said) = &left_out {
         tell(said);
     }
@@ -151,23 +156,20 @@ pub fn doctor(
         left: 2 * measurements + seeds + 6,
     };
     let (mut timed, mut learnt): (Vec<Timed>, Vec<Learning>) = (vec![], vec![]);
-    // Before anything is measured: what the allocator keeps of one model is there for the next.
-    let room = (device.backend == "cpu").then(batch_size::room).flatten();
-    for case in &models {
-        // Where nothing was measured yet, its error is the result.
-        let first = timed.is_empty();
-        if !first && !case.fits(room) {
-            continue;
-        }
-        match timing::time(*case, &precisions, &abilities, config, device, &mut time, tell) {
+    let mut there: Vec<DoctorCase> = vec![];
+    for case in models {
+        match timing::time(case, &precisions, &abilities, config, device, &mut time, tell) {
             Err(PipelineError::Train(TrainError::OutOfMemory { .. } | TrainError::Lost { .. }))
-                if !first => {}
-            sample => timed.extend(sample?),
+                if !there.is_empty() =>
+            {
+                without.push(case);
+            }
+            sample => {
+                timed.extend(sample?);
+                there.push(case);
+            }
         }
     }
-    let is_there = |case: &DoctorCase| timed.iter().any(|one| one.workload == case.name());
-    let (there, without): (Vec<DoctorCase>, Vec<DoctorCase>) =
-        models.into_iter().partition(is_there);
     if !without.is_empty() {
         let names: Vec<_> = without.iter().map(|case| case.name()).collect();
         let said = format!("not examined for want of memory: {}", names.join(", "));

@@ -18,7 +18,7 @@ use crate::error::PipelineError;
 use crate::feed::local;
 use crate::fewest;
 use crate::filled::in_steps;
-use crate::moments::{known_from_training, without_moments};
+use crate::moments::told_of_moments;
 
 /// Validation windows of which fewer tell no epoch from another. A choice.
 const FEW_WINDOWS: usize = 5;
@@ -187,8 +187,7 @@ impl Run<'_> {
 
     /// Warns of a test part that lies at the times of the training part, or may, where what is told comes after a window.
     pub(crate) fn warn_of_known(&self, parts: &Split, clock: bool) {
-        let known = known_from_training(self.config, parts, clock);
-        if let Some(message) = known.or_else(|| without_moments(self.config, parts, clock)) {
+        if let Some(message) = told_of_moments(self.config, parts, clock) {
             self.listener.on(&Event::Warning { message });
         }
     }
