@@ -251,7 +251,7 @@ pub(crate) fn as_date(number: f64) -> Option<String> {
     }
     let text = format!("{number:.0}");
     let (date, clock) = text.split_at_checked(8)?;
-    if !(1900..=2100).contains(&digits(date[..4].as_bytes())?) {
+    if !(1900..=2100).contains(&digits(&date.as_bytes()[..4])?) {
         return None;
     }
     let date = format!("{}-{}-{}", &date[..4], &date[4..6], &date[6..]);
